@@ -11,7 +11,8 @@ use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
 use weir_netlink::NetlinkError;
 
 use crate::{
-    ChainsAndSets, Entry, Installed, IpSetKind, IptablesPlan, Planner, Step, Variant,
+    AcceptForwarded, ChainsAndSets, Entry, Installed, IpSetKind, IptablesPlan, Planner, Step,
+    Variant,
     kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
     replan, skeleton,
 };
@@ -20,6 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Iptables {
     mode: Mode,
+    accept_forwarded: AcceptForwarded,
     kernel: Kernel,
     conntrack: Conntrack,
     /// The generation of the kernel's rules at which ours were last verified.
@@ -32,7 +34,13 @@ impl Iptables {
     pub fn open(mode: Mode, variant: Option<Variant>) -> Result<Self, ApplyError> {
         let kernel = Kernel::open(variant).map_err(failed("cannot open iptables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
-        Ok(Iptables { mode, kernel, conntrack, verified: None })
+        let accept_forwarded = AcceptForwarded::default();
+        Ok(Iptables { mode, accept_forwarded, kernel, conntrack, verified: None })
+    }
+
+    /// Sets whether a last rule in FORWARD accepts the packets of pods.
+    pub fn with_accept_forwarded(self, accept_forwarded: AcceptForwarded) -> Self {
+        Iptables { accept_forwarded, ..self }
     }
 
     /// Whether our rules in the kernel match the plan.
@@ -42,8 +50,8 @@ impl Iptables {
             return Ok(true);
         }
         let tables = self.kernel.read_tables()?;
-        let scripts = tables.iter().map(|(family, table)| replan::rules(desired, *family, table));
-        let matches = scripts.into_iter().all(|script| script.is_empty());
+        let script = |(family, table)| replan::rules(desired, self.accept_forwarded, family, table);
+        let matches = tables.iter().all(|(family, table)| script((*family, table)).is_empty());
         self.verified = generation.filter(|_| matches);
         Ok(matches)
     }
@@ -72,7 +80,7 @@ impl Datapath for Iptables {
     type Planner = Planner;
 
     fn planner(&self) -> Planner {
-        Planner::new(self.mode)
+        Planner::new(self.mode).with_accept_forwarded(self.accept_forwarded)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {

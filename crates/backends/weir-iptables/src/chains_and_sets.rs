@@ -38,6 +38,18 @@ impl Hook {
     }
 }
 
+/// Whether a last rule in FORWARD accepts the packets of this node's pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AcceptForwarded {
+    /// While the policy of FORWARD is DROP.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Everything that weir writes to the kernel: chains of the table `filter` of both families, and
 /// sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

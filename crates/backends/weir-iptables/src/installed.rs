@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, name, skeleton,
+    AcceptForwarded, ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, name, skeleton,
     text::{self, MAXELEM},
     wire,
 };
@@ -17,14 +17,12 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The installed state after a plan was applied, for the tables of some families.
-    pub(crate) fn from_desired(
-        desired: &ChainsAndSets,
-        families: impl Iterator<Item = IpFamily>,
-    ) -> Self {
+    /// The installed state after a plan was applied.
+    pub(crate) fn after(&self, desired: &ChainsAndSets, accept: AcceptForwarded) -> Self {
         let sets =
             desired.sets.iter().map(|(name, set)| (name.clone(), InstalledSet::from_set(set)));
-        let tables = families.map(|family| (family, Table::from_desired(desired, family)));
+        let tables = self.tables.iter();
+        let tables = tables.map(|(family, table)| (*family, table.after(desired, *family, accept)));
         Installed { tables: tables.collect(), sets: sets.collect() }
     }
 
@@ -44,6 +42,10 @@ pub(crate) struct Table {
     /// The rules of built-in chains that lead to ours, with their position, as iptables-save prints
     /// them.
     pub(crate) jumps: BTreeMap<Hook, Vec<(usize, String)>>,
+    /// The number of rules of each built-in chain, ours included.
+    pub(crate) lengths: BTreeMap<Hook, usize>,
+    /// Whether the policy of FORWARD is DROP.
+    pub(crate) drops_forwarded: bool,
 }
 
 /// A set in the kernel.
@@ -94,24 +96,56 @@ fn is_commented(kind: IpSetKind) -> bool {
 
 impl Table {
     /// Our part of a table after a plan was applied.
-    fn from_desired(desired: &ChainsAndSets, family: IpFamily) -> Self {
+    fn after(&self, desired: &ChainsAndSets, family: IpFamily, accept: AcceptForwarded) -> Self {
         let ours = desired.chains.iter().filter(|((of, _), _)| *of == family);
         let words = |rule: &IptablesRule| text::words(&rule.to_string());
         let chains =
             ours.map(|((_, name), rules)| (name.clone(), rules.iter().map(words).collect()));
-        let jumps = Hook::ALL.map(|hook| (hook, vec![(0, text::jump(hook))]));
-        Table { chains: chains.collect(), jumps: jumps.into() }
+        let mut table = Table { chains: chains.collect(), ..self.clone() };
+        for hook in Hook::ALL {
+            let others = self.foreign_rules(hook);
+            let jumps = self.desired_jumps(hook, accept);
+            table.lengths.insert(hook, others + jumps.len());
+            table.jumps.insert(hook, jumps);
+        }
+        table
+    }
+
+    /// The rules that should lead from a built-in chain to ours, with their positions.
+    pub(crate) fn desired_jumps(
+        &self,
+        hook: Hook,
+        accept: AcceptForwarded,
+    ) -> Vec<(usize, String)> {
+        let mut jumps = vec![(0, text::jump(hook))];
+        let accepts = match accept {
+            AcceptForwarded::Auto => self.drops_forwarded,
+            AcceptForwarded::Always => true,
+            AcceptForwarded::Never => false,
+        };
+        if hook == Hook::Forward && accepts {
+            jumps.push((self.foreign_rules(hook) + 1, text::tail_jump()));
+        }
+        jumps
+    }
+
+    /// The number of rules of other programs in a built-in chain.
+    fn foreign_rules(&self, hook: Hook) -> usize {
+        let ours = self.jumps.get(&hook).map_or(0, Vec::len);
+        self.lengths.get(&hook).copied().unwrap_or_default().saturating_sub(ours)
     }
 
     /// Parses the output of iptables-save for the table `filter`.
     pub(crate) fn parse(saved: &str) -> Self {
         let mut table = Table::default();
-        let mut places: BTreeMap<Hook, usize> = BTreeMap::new();
         for line in saved.lines() {
             if let Some(chain) = line.strip_prefix(':') {
-                let name = chain.split(' ').next().unwrap_or_default();
+                let mut words = chain.split(' ');
+                let name = words.next().unwrap_or_default();
                 if name::is_our_chain(name) {
                     table.chains.entry(name.into()).or_default();
+                } else if name == Hook::Forward.name() {
+                    table.drops_forwarded = words.next() == Some("DROP");
                 }
             } else if let Some((name, rule)) =
                 line.strip_prefix("-A ").and_then(|rule| rule.split_once(' '))
@@ -119,7 +153,7 @@ impl Table {
                 if name::is_our_chain(name) {
                     table.chains.entry(name.into()).or_default().push(text::words(rule));
                 } else if let Some(hook) = Hook::ALL.into_iter().find(|hook| hook.name() == name) {
-                    let place = places.entry(hook).or_default();
+                    let place = table.lengths.entry(hook).or_default();
                     if is_jump(rule) {
                         table.jumps.entry(hook).or_default().push((*place, rule.to_owned()));
                     }
@@ -142,6 +176,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_rule_that_accepts_packets_of_pods_comes_last() {
+        let table = |policy: &str| {
+            let first = text::jump(Hook::Forward);
+            let rules = format!("-A FORWARD {first}\n-A FORWARD -j KUBE-FORWARD");
+            Table::parse(&format!("*filter\n:FORWARD {policy} [0:0]\n{rules}\nCOMMIT"))
+        };
+        let last = |policy: &str, accept| {
+            let jumps = table(policy).desired_jumps(Hook::Forward, accept);
+            jumps.get(1).cloned()
+        };
+        let tail = Some((2, text::tail_jump()));
+        assert_eq!(last("DROP", AcceptForwarded::Auto), tail);
+        assert_eq!(last("ACCEPT", AcceptForwarded::Auto), None);
+        assert_eq!(last("ACCEPT", AcceptForwarded::Always), tail);
+        assert_eq!(last("DROP", AcceptForwarded::Never), None);
+        let installed =
+            table("DROP").after(&ChainsAndSets::default(), IpFamily::V4, AcceptForwarded::Auto);
+        assert_eq!(
+            installed.jumps.get(&Hook::Forward),
+            Some(&installed.desired_jumps(Hook::Forward, AcceptForwarded::Auto)),
+            "a second plan has nothing to do"
+        );
+    }
+
+    #[test]
     fn only_our_chains_and_jumps_are_parsed() {
         let table = Table::parse(
             "*filter
@@ -158,5 +217,7 @@ COMMIT",
         assert_eq!(table.chains, [("KUBE-ROUTER-FORWARD".into(), rules)].into());
         let jump = (1, text::jump(Hook::Forward));
         assert_eq!(table.jumps, [(Hook::Forward, vec![jump])].into());
+        assert_eq!(table.lengths, [(Hook::Forward, 2)].into());
+        assert!(table.drops_forwarded);
     }
 }

@@ -56,7 +56,8 @@ mod wire;
 #[cfg(target_os = "linux")]
 pub use apply::Iptables;
 pub use chains_and_sets::{
-    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
+    AcceptForwarded, ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget,
+    Match, SrcDst,
 };
 pub use installed::Installed;
 #[cfg(target_os = "linux")]

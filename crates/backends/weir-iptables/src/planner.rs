@@ -5,7 +5,7 @@ use weir_datapath::{Dependents, Mode, Planner as _};
 use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    ChainsAndSets, Entry, Installed, IpSet, IpSetKind, IptablesPlan,
+    AcceptForwarded, ChainsAndSets, Entry, Installed, IpSet, IpSetKind, IptablesPlan,
     common_chains::{self, CommonChains},
     derived_set::{DerivedSet, EntryForm},
     dispatch::{self, ChainsByAddress},
@@ -22,6 +22,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
+    accept_forwarded: AcceptForwarded,
     pub(crate) objects: Objects,
     pods: BTreeMap<PodId, PodEntries>,
     /// The chain of each address.
@@ -54,12 +55,12 @@ impl weir_datapath::Planner for Planner {
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> IptablesPlan {
-        *self = Planner::new(self.mode);
+        *self = Planner::new(self.mode).with_accept_forwarded(self.accept_forwarded);
         if installed.has_terminated() {
             self.match_terminated();
         }
         self.plan(program, &Delta::from(program));
-        replan::replan(&self.objects, installed)
+        replan::replan(&self.objects, self.accept_forwarded, installed)
     }
 }
 
@@ -68,6 +69,7 @@ impl Planner {
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
+            accept_forwarded: AcceptForwarded::default(),
             objects: Objects::default(),
             pods: BTreeMap::new(),
             pod_chains: BTreeMap::new(),
@@ -78,6 +80,11 @@ impl Planner {
         };
         skeleton::add(&mut planner.objects, mode);
         planner
+    }
+
+    /// Sets whether a last rule in FORWARD accepts the packets of pods.
+    pub fn with_accept_forwarded(self, accept_forwarded: AcceptForwarded) -> Self {
+        Planner { accept_forwarded, ..self }
     }
 
     /// The desired chains and sets.

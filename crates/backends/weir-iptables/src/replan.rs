@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    ChainsAndSets, Hook, IpSet, IptablesPlan, Script, Step,
+    AcceptForwarded, ChainsAndSets, Hook, IpSet, IptablesPlan, Script, Step,
     installed::{Installed, InstalledSet, Table},
     objects::Objects,
     order::EvaluationOrder,
@@ -15,7 +15,11 @@ use crate::{
 
 /// The steps from the installed state to the desired one. Parts that are already correct stay
 /// untouched.
-pub(crate) fn replan(objects: &Objects, installed: &Installed) -> IptablesPlan {
+pub(crate) fn replan(
+    objects: &Objects,
+    accept: AcceptForwarded,
+    installed: &Installed,
+) -> IptablesPlan {
     let desired = &objects.desired;
     let order = EvaluationOrder {
         ordered_sets: objects.ordered_sets(),
@@ -26,15 +30,15 @@ pub(crate) fn replan(objects: &Objects, installed: &Installed) -> IptablesPlan {
     };
     let mistyped: BTreeSet<Name> = installed.sets.iter().filter_map(mistyped).collect();
     if mistyped.is_empty() {
-        return difference(desired, installed, &order);
+        return difference(desired, accept, installed, &order);
     }
     // A set has one of our names but another type. It cannot be destroyed while rules use it, so
     // the rules use a temporary set meanwhile.
     let meanwhile = temporary_set::replace_sets(desired, &mistyped);
-    let mut plan = difference(&meanwhile, installed, &order);
-    let there = Installed::from_desired(&meanwhile, installed.tables.keys().copied());
+    let mut plan = difference(&meanwhile, accept, installed, &order);
+    let there = installed.after(&meanwhile, accept);
     plan.steps.push(Step::WaitForPackets);
-    plan.steps.extend(difference(desired, &there, &order).steps);
+    plan.steps.extend(difference(desired, accept, &there, &order).steps);
     plan
 }
 
@@ -55,6 +59,7 @@ pub(crate) fn removal(installed: &Installed) -> IptablesPlan {
 
 fn difference(
     desired: &ChainsAndSets,
+    accept: AcceptForwarded,
     installed: &Installed,
     order: &EvaluationOrder<'_>,
 ) -> IptablesPlan {
@@ -72,9 +77,8 @@ fn difference(
     }
     let gone = installed.sets.keys().filter(|name| !desired.sets.contains_key(*name));
     draft.destroyed.extend(gone.cloned());
-    draft
-        .scripts
-        .extend(installed.tables.iter().map(|(family, table)| rules(desired, *family, table)));
+    let tables = installed.tables.iter();
+    draft.scripts.extend(tables.map(|(family, table)| rules(desired, accept, *family, table)));
     draft.plan(order)
 }
 
@@ -88,8 +92,14 @@ fn entries(draft: &mut Draft, name: &Name, desired: &IpSet, there: &InstalledSet
     draft.removed.push((name.clone(), desired.kind, removed));
 }
 
-/// The iptables-restore script that makes a table have our rules, with the jumps to them first.
-pub(crate) fn rules(desired: &ChainsAndSets, family: IpFamily, table: &Table) -> Script {
+/// The iptables-restore script that makes a table have our rules, with the jumps to them first, and
+/// the rule that accepts packets of pods last.
+pub(crate) fn rules(
+    desired: &ChainsAndSets,
+    accept: AcceptForwarded,
+    family: IpFamily,
+    table: &Table,
+) -> Script {
     let mut script = Script::new(family);
     let mut there: BTreeMap<&Name, &Vec<Vec<String>>> = table.chains.iter().collect();
     for ((_, name), rules) in desired.chains.iter().filter(|((of, _), _)| *of == family) {
@@ -106,15 +116,21 @@ pub(crate) fn rules(desired: &ChainsAndSets, family: IpFamily, table: &Table) ->
     }
     script.gone.extend(there.into_keys().cloned());
     for hook in Hook::ALL {
-        let jump = text::jump(hook);
         let jumps = table.jumps.get(&hook).map_or(&[][..], |jumps| jumps);
-        if let [(0, rule)] = jumps
-            && text::words(rule) == text::words(&jump)
-        {
+        let desired = table.desired_jumps(hook, accept);
+        let is_same =
+            |((place, rule), (there, installed)): (&(usize, String), &(usize, String))| {
+                place == there && text::words(rule) == text::words(installed)
+            };
+        if jumps.len() == desired.len() && desired.iter().zip(jumps).all(is_same) {
             continue;
         }
-        script.jumps.extend(jumps.iter().map(|(_, rule)| format!("-D {} {rule}", hook.name())));
-        script.jumps.push(format!("-I {} 1 {jump}", hook.name()));
+        let hook = hook.name();
+        script.jumps.extend(jumps.iter().map(|(_, rule)| format!("-D {hook} {rule}")));
+        script.jumps.extend(desired.iter().map(|(place, rule)| match place {
+            0 => format!("-I {hook} 1 {rule}"),
+            _ => format!("-A {hook} {rule}"),
+        }));
     }
     script
 }

@@ -53,13 +53,7 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
         objects.put_chain(family, &name, rules);
         objects.pin(ObjectId::Chain(family, name));
     };
-    keep(
-        Hook::Forward.chain().into(),
-        vec![
-            IptablesRule::new([], IptablesTarget::Jump(common())),
-            IptablesRule::new([], IptablesTarget::Goto(tail())),
-        ],
-    );
+    keep(Hook::Forward.chain().into(), vec![IptablesRule::new([], IptablesTarget::Goto(common()))]);
     for (name, rules) in CommonChains::default().chains(family) {
         keep(name, rules);
     }
@@ -212,7 +206,7 @@ pub(crate) fn default() -> Name {
     format!("{POLICY}DEFAULT").into()
 }
 
-/// The chain that accepts packets of pods.
+/// The chain that accepts packets of pods. It is called last in FORWARD, if at all.
 pub(crate) fn tail() -> Name {
     format!("{POLICY}TAIL").into()
 }

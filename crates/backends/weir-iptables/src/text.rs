@@ -6,7 +6,8 @@ use weir_model::{IpFamily, Protocol};
 use weir_netfilter::report;
 
 use crate::{
-    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst, name,
+    ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
+    name, skeleton,
 };
 
 /// The number of the protocol IGMP.
@@ -17,6 +18,11 @@ pub(crate) fn jump(hook: Hook) -> String {
     let words = ["-m", "comment", "--comment", "kube-router netpol", "-j", hook.chain()];
     let id = name::id(&format!("{}{}", hook.name(), words.concat()));
     format!("-m comment --comment \"kube-router netpol - {id}\" -j {}", hook.chain())
+}
+
+/// The last rule of FORWARD, which accepts packets of pods.
+pub(crate) fn tail_jump() -> String {
+    format!("-j {}", skeleton::tail())
 }
 
 impl fmt::Display for IptablesRule {

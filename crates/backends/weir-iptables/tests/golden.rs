@@ -117,8 +117,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-EGRESS
             -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-INGRESS
-            -A KUBE-ROUTER-FORWARD -j KUBE-NWPLCY-COMMON
-            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-TAIL
+            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
@@ -191,8 +190,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
             -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-EGRESS
             -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-INGRESS
-            -A KUBE-ROUTER-FORWARD -j KUBE-NWPLCY-COMMON
-            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-TAIL
+            -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-COMMON
             COMMIT
         "##]],
     );

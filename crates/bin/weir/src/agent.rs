@@ -68,6 +68,10 @@ pub(crate) struct AgentCommand {
     /// The treatment of established connections that a change of policy denies
     #[arg(long, value_enum, default_value = "cut")]
     established: EstablishedArg,
+    /// Whether a last rule in FORWARD accepts the packets of this node's pods that policies allow;
+    /// only with `--datapath iptables` [default: auto]
+    #[arg(long, value_name = "WHEN", value_enum)]
+    accept_forwarded: Option<AcceptForwardedArg>,
     /// The address to serve HTTP on, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = listen::http)]
     http: Http,
@@ -95,8 +99,25 @@ enum EstablishedArg {
     Cut,
 }
 
+/// Whether a last rule in FORWARD accepts packets of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AcceptForwardedArg {
+    /// While the policy of FORWARD is DROP
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
 impl AgentCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
+        if self.accept_forwarded.is_some() && self.datapath != DatapathKind::Iptables {
+            let what =
+                format!("--accept-forwarded is not supported with `--datapath {}`", self.datapath);
+            let hint = "leave it out, or use `--datapath iptables`";
+            return Err(Failure::new(what, hint).into());
+        }
         match self.datapath.profile().agent {
             Some(run) => run(self),
             None => Err(self.no_datapath().into()),
@@ -174,6 +195,16 @@ impl AgentCommand {
             if self.once { weir_opflex::RunMode::Once } else { weir_opflex::RunMode::UntilStopped };
         let reasons = weir_opflex::run(&options, mode).map_err(failed)?;
         Ok(Exit::when(!self.once || reasons.is_empty()))
+    }
+
+    /// Whether a last rule in FORWARD accepts packets of pods.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn accept_forwarded(&self) -> weir_iptables::AcceptForwarded {
+        match self.accept_forwarded {
+            None | Some(AcceptForwardedArg::Auto) => weir_iptables::AcceptForwarded::Auto,
+            Some(AcceptForwardedArg::Always) => weir_iptables::AcceptForwarded::Always,
+            Some(AcceptForwardedArg::Never) => weir_iptables::AcceptForwarded::Never,
+        }
     }
 
     /// The options of the agent, with the log started.

@@ -3,7 +3,7 @@
 //! ```text
 //!   random    random clusters from seeds                ┐
 //!   cluster   a fixed cluster: two nodes and four pods  ├─► agreement, conforms, established,
-//!   node      one node and programs that run on it      │   judged, icmp, moving
+//!   node      one node and programs that run on it      │   judged, icmp, kube_proxy, moving
 //!   traffic   continuous packets                        ┘         └─► trials(name, backend)
 //! ```
 //!
@@ -20,6 +20,7 @@ mod established;
 mod group;
 mod icmp;
 mod judged;
+mod kube_proxy;
 mod moving;
 pub mod node;
 pub mod random;
@@ -41,6 +42,11 @@ pub trait Backend: Copy + Send + Sync + 'static {
     /// Shell-like commands, each of which changes an object that the backend always installs. The first
     /// one allows no additional packet and keeps the record of terminated connections.
     fn disturbances(self) -> Vec<String>;
+
+    /// The programs that write the rules of kube-proxy, for both families.
+    fn iptables(self) -> [&'static str; 2] {
+        ["iptables", "ip6tables"]
+    }
 }
 
 /// A test with its name.
@@ -87,6 +93,12 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ),
         ("packets_without_a_pod_at_either_end_are_not_filtered", judged::no_pod_at_either_end),
         ("isolated_pods_hear_no_group_on_a_bridge", group::isolated_pods_hear_no_group),
+        ("invalid_packets_are_dropped_by_kube_proxy", kube_proxy::invalid_packets_are_dropped),
+        (
+            "services_without_endpoints_are_rejected_by_kube_proxy",
+            kube_proxy::services_without_endpoints_are_rejected,
+        ),
+        ("source_ranges_are_enforced_by_kube_proxy", kube_proxy::source_ranges_are_enforced),
         ("a_pod_that_moves_between_sets_is_always_filtered", moving::between_sets),
         ("a_pod_that_is_no_longer_passed_is_always_filtered", moving::passed_on),
         ("in_audit_mode_denials_pass_and_are_reported", judged::in_audit_mode),

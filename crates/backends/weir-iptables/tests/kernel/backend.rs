@@ -15,6 +15,13 @@ impl Backend for Tables {
         Iptables::open(mode, Some(self.0))
     }
 
+    fn iptables(self) -> [&'static str; 2] {
+        match self.0 {
+            Variant::Nft => ["iptables-nft", "ip6tables-nft"],
+            Variant::Legacy => ["iptables-legacy", "ip6tables-legacy"],
+        }
+    }
+
     fn disturbances(self) -> Vec<String> {
         let [v4, v6] = ["iptables", "ip6tables"].map(|name| node::program(name, self.0));
         vec![

@@ -152,6 +152,7 @@ fn is_ours(line: &str) -> bool {
     let pod_chains = ["INPUT", "FORWARD", "OUTPUT"].map(|hook| format!("KUBE-ROUTER-{hook}"));
     chain.starts_with("KUBE-POD-FW-")
         || chain.starts_with("KUBE-NWPLCY-")
+        || rule == "-A FORWARD -j KUBE-NWPLCY-TAIL"
         || pod_chains
             .iter()
             .any(|hook_chain| chain == hook_chain || rule.ends_with(&format!("-j {hook_chain}")))

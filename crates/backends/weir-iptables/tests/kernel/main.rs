@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 15] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 16] = [
         ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
         ("foreign_rules_and_sets_stay", repair::foreign_rules_stay),
         ("a_set_of_another_kind_is_replaced", repair::a_set_of_another_kind_is_replaced),
@@ -76,6 +76,7 @@ fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial
             "foreign_rules_do_not_override_policies",
             policies::foreign_rules_do_not_override_policies,
         ),
+        ("a_last_rule_accepts_packets_of_pods", policies::a_last_rule_accepts_packets_of_pods),
         (
             "a_pod_reaches_itself_through_a_service",
             policies::a_pod_reaches_itself_through_a_service,

@@ -139,7 +139,8 @@ pub(crate) fn changes_to_foreign_rules_are_not_drift(variant: Variant) {
     let run = |name: &str, words: &[&str]| {
         node::run(&node.lab, &node::program(name, variant), words, "");
     };
-    run("iptables", &["-A", "FORWARD", "-s", "10.8.8.8", "-j", "DROP"]);
+    // The policy of FORWARD is DROP, so our last rule would move behind an appended one.
+    run("iptables", &["-I", "FORWARD", "2", "-s", "10.8.8.8", "-j", "DROP"]);
     run("ip6tables", &["-t", "mangle", "-A", "FORWARD", "-j", "ACCEPT"]);
     run("ipset", &["add", "theirs", "10.8.8.8"]);
     assert!(!node.iptables.drifted().unwrap());

@@ -33,6 +33,11 @@ pub(crate) trait Open: Datapath + Send + Sized {
     const HINT: &'static str;
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError>;
+
+    /// Applies the options of the agent that only this datapath has.
+    fn configure(self, _agent: &AgentCommand) -> Self {
+        self
+    }
 }
 
 impl Open for Nft {
@@ -50,6 +55,10 @@ impl Open for Iptables {
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
         Iptables::open(mode, None)
     }
+
+    fn configure(self, agent: &AgentCommand) -> Self {
+        self.with_accept_forwarded(agent.accept_forwarded())
+    }
 }
 
 const fn packet_filter<D: Open>() -> PacketFilter {
@@ -64,6 +73,7 @@ const fn packet_filter<D: Open>() -> PacketFilter {
 fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let options = agent.options()?;
     let datapath = D::open_with(options.mode).map_err(|error| Failure::new(error, D::HINT))?;
+    let datapath = datapath.configure(agent);
     agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))
 }
 

@@ -34,6 +34,21 @@ fn an_agent_needs_a_node_and_a_source() {
 }
 
 #[test]
+fn only_iptables_accepts_forwarded_packets() {
+    for datapath in ["nftables", "opflex"] {
+        let command = format!(
+            "agent --source examples --node n1 --datapath {datapath} --accept-forwarded auto"
+        );
+        let output = weir(&command);
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("--accept-forwarded is not supported with `--datapath {datapath}`");
+        assert!(text.contains(&expected), "{text}");
+        assert!(text.contains("hint: leave it out, or use `--datapath iptables`"), "{text}");
+    }
+}
+
+#[test]
 fn debug_lines_appear_only_at_level_debug() {
     // A folder is no source for opflex, so the agent starts its log, fails and exits.
     for (command, expected) in [
