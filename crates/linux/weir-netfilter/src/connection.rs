@@ -14,8 +14,9 @@ pub struct Connection {
     pub original: Tuple,
     /// The addresses and ports of its replies, as the server sends them.
     pub reply: Tuple,
-    /// The original tuple of the connection that announced this one, as FTP does.
-    pub announced_by: Option<Tuple>,
+    /// The original tuple of the connection because of which a helper expected this one, as for FTP
+    /// data.
+    pub master: Option<Tuple>,
     /// Whether the kernel saw its first packet in the middle of a TCP connection, so that the
     /// original sender may be the server.
     pub is_picked_up: bool,
@@ -89,7 +90,7 @@ impl Connection {
     /// Reads an entry of the kernel's list.
     pub fn read(message: &Message<'_>) -> Result<Connection, Malformed> {
         let (mut original, mut reply, mut id, mut zone) = (None, None, None, 0);
-        let (mut announced_by, mut is_picked_up) = (None, false);
+        let (mut master, mut is_picked_up) = (None, false);
         for attribute in message.attributes(nfnetlink::HEADER) {
             let attribute = attribute?;
             match attribute.kind {
@@ -99,7 +100,7 @@ impl Connection {
                     original = Some(half);
                 }
                 CTA_TUPLE_REPLY => reply = Some(Half::read(attribute.attributes())?),
-                CTA_TUPLE_MASTER => announced_by = Some(Half::read(attribute.attributes())?.tuple),
+                CTA_TUPLE_MASTER => master = Some(Half::read(attribute.attributes())?.tuple),
                 CTA_PROTOINFO => is_picked_up = is_liberal(attribute.attributes())?,
                 CTA_ZONE => zone = attribute.be_u16()?,
                 CTA_ID => id = Some(attribute.be_u32()?),
@@ -113,7 +114,7 @@ impl Connection {
             protocol: original.protocol,
             original: original.tuple,
             reply: reply.tuple,
-            announced_by,
+            master,
             is_picked_up,
             transport: TransportBytes::copy(original.transport)?,
             id,
@@ -327,7 +328,7 @@ mod tests {
         let connection = read(&written(translated(), 6, None, |_| ())).unwrap();
         assert_eq!(connection.to_string(), "10.0.0.1 -> 10.0.0.2 8080/TCP");
         assert_eq!((connection.original, connection.reply), translated());
-        assert_eq!((connection.id, connection.zone, connection.announced_by), (7, 0, None));
+        assert_eq!((connection.id, connection.zone, connection.master), (7, 0, None));
         let v6 = (tuple("fd00::1", 1, "fd00::2", 2), tuple("fd00::2", 2, "fd00::1", 1));
         let connection = read(&written(v6, 132, None, |body| _ = body.be_u16(CTA_ZONE, 9)));
         let connection = connection.unwrap();
@@ -349,11 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_knows_which_one_announced_it() {
+    fn an_expected_connection_knows_its_master() {
         let master = tuple("10.0.0.1", 40001, "10.96.0.1", 21);
-        let announce = |body: &mut Body<'_>| write_tuple(body, CTA_TUPLE_MASTER, 6, master, None);
-        let connection = read(&written(translated(), 6, None, announce)).unwrap();
-        assert_eq!(connection.announced_by, Some(master));
+        let with_master =
+            |body: &mut Body<'_>| write_tuple(body, CTA_TUPLE_MASTER, 6, master, None);
+        let connection = read(&written(translated(), 6, None, with_master)).unwrap();
+        assert_eq!(connection.master, Some(master));
     }
 
     #[test]

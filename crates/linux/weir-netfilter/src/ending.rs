@@ -14,8 +14,9 @@ pub(crate) struct Endings {
     pub(crate) to_block: BTreeSet<Connection>,
     /// The connections that continue.
     kept: Vec<Tuple>,
-    /// Forbidden connections that another one announced. They continue as long as it does.
-    announced: Vec<(Connection, Tuple)>,
+    /// Forbidden connections that a helper expected, each with its master. They continue as long as
+    /// the master does.
+    expected: Vec<(Connection, Tuple)>,
 }
 
 const ICMP: u8 = 1;
@@ -41,8 +42,8 @@ impl Endings {
         // A node always reaches its pods, from each of its addresses.
         let is_forbidden =
             !own.contains(&from) && ending.are_forbidden(from, to, connection.port());
-        if let (true, Some(by)) = (is_forbidden, connection.announced_by) {
-            self.announced.push((connection, by));
+        if let (true, Some(master)) = (is_forbidden, connection.master) {
+            self.expected.push((connection, master));
             return;
         }
         let is_reverse_allowed = || !ending.are_forbidden(to, from, connection.reverse_port());
@@ -65,14 +66,14 @@ impl Endings {
         }
     }
 
-    /// Adds the announced connections whose announcing connection does not continue.
-    pub(crate) fn add_announced(&mut self) {
-        if self.announced.is_empty() {
+    /// Adds the expected connections whose master does not continue.
+    pub(crate) fn add_expected(&mut self) {
+        if self.expected.is_empty() {
             return;
         }
         let kept: BTreeSet<&Tuple> = self.kept.iter().collect();
-        for (connection, by) in self.announced.drain(..) {
-            if !kept.contains(&by) {
+        for (connection, master) in self.expected.drain(..) {
+            if !kept.contains(&master) {
                 self.all.insert(connection);
                 self.to_block.insert(connection);
             }

@@ -54,7 +54,7 @@ impl Conntrack {
         let mut endings = Endings::default();
         let listed = self.list(|connection| endings.add(connection, ending, &own));
         listed.map_err(ConntrackError::into_apply_error)?;
-        endings.add_announced();
+        endings.add_expected();
         let Endings { all, to_block, .. } = endings;
         block_replies(&to_block)?;
         // An error on one connection must not keep the others alive.

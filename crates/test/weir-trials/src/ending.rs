@@ -206,16 +206,17 @@ pub(crate) fn a_connection_that_was_picked_up<B: Backend>(backend: B) {
     assert_eq!(open.call_back(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
 }
 
-/// The helper that finds announcements of FTP data connections.
+/// The helper that expects FTP data connections.
 const FTP_HELPER: &str = "
 table inet helper {
  ct helper ftp { type \"ftp\" protocol tcp; }
  chain prerouting { type filter hook prerouting priority 0; tcp dport 21 ct helper set \"ftp\"; }
 }";
 
-/// A data connection that no rule allows, announced by an allowed FTP connection.
-pub(crate) fn an_announced_connection<B: Backend>(backend: B) {
-    // `api` allows no ingress, so that only the announcement lets the data connection pass.
+/// A data connection that no rule allows, and that a helper expects because of an allowed FTP
+/// connection.
+pub(crate) fn an_expected_connection<B: Backend>(backend: B) {
+    // `api` allows no ingress, so that only the helper lets the data connection pass.
     let api = "podSelector: {matchLabels: {app: api}}";
     let mut cluster = TrialCluster::with(backend, &[policy("api", api)]);
     node::run(&cluster.lab, "nft", &["-f", "-"], FTP_HELPER);
@@ -244,12 +245,12 @@ pub(crate) fn an_announced_connection<B: Backend>(backend: B) {
         server_data.write_all(b"!").unwrap();
         assert_eq!(data.read(&mut [0; 8]).unwrap(), 1, "{what}");
     };
-    goes_on("announced");
+    goes_on("expected");
     // Another policy allows something else.
     cluster.put(&policy("api", &format!("{api}, ingress: [{{ports: [{{port: 80}}]}}]")));
     assert_eq!(cluster.cut(), [0, 0]);
     goes_on("after the change");
-    // The announcing connection becomes forbidden: both end.
+    // The control connection becomes forbidden: both end.
     cluster.put(&policy("db", CLOSED));
     assert_eq!(cluster.cut(), [2, 0]);
 }
