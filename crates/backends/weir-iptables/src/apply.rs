@@ -26,7 +26,17 @@ pub struct Iptables {
     conntrack: Conntrack,
     /// The generation of the kernel's rules at which ours were last verified.
     verified: Option<u32>,
+    /// The set whose entries are compared next.
+    next_set: Option<Name>,
+    /// The number of entries that may be compared until the next check.
+    credit: usize,
 }
+
+/// The number of entries that each check compares. ipset has no notifications, so the checks take
+/// turns with the sets.
+const ENTRIES_PER_CHECK: usize = 20_000;
+/// The cost of a set without entries, in entries.
+const SET_COST: usize = 50;
 
 impl Iptables {
     /// Opens the rules and sets of the current network namespace of this thread, without I/O on
@@ -35,7 +45,15 @@ impl Iptables {
         let kernel = Kernel::open(variant).map_err(failed("cannot open iptables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
         let accept_forwarded = AcceptForwarded::default();
-        Ok(Iptables { mode, accept_forwarded, kernel, conntrack, verified: None })
+        Ok(Iptables {
+            mode,
+            accept_forwarded,
+            kernel,
+            conntrack,
+            verified: None,
+            next_set: None,
+            credit: 0,
+        })
     }
 
     /// Sets whether a last rule in FORWARD accepts the packets of pods.
@@ -61,17 +79,39 @@ impl Iptables {
         let sizes: BTreeMap<Name, u32> = self.kernel.read_set_sizes()?.into_iter().collect();
         for (name, set) in &desired.sets {
             let Some(size) = sizes.get(name).map(|size| *size as usize) else { return Ok(false) };
-            match set.kind {
-                IpSetKind::Cut => (),
-                IpSetKind::Ipvs => {
-                    if !self.kernel.has_ipvs_entries(set.family, size) {
-                        self.kernel.update_ipvs_sets()?;
-                    }
-                }
-                _ if size != set.entries.len() => return Ok(false),
-                _ => (),
+            if set.kind.is_planned() && size != set.entries.len() {
+                return Ok(false);
+            }
+            if set.kind == IpSetKind::Ipvs && !self.kernel.has_ipvs_entries(set.family, size) {
+                self.kernel.update_ipvs_sets()?;
             }
         }
+        Ok(true)
+    }
+}
+
+impl Iptables {
+    /// Whether the entries of our sets in the kernel match the plan. Each call compares some sets,
+    /// and the next call continues.
+    fn entries_match(&mut self, desired: &ChainsAndSets) -> Result<bool, KernelError> {
+        self.credit += ENTRIES_PER_CHECK;
+        let next = self.next_set.take().unwrap_or_else(|| Name::from(""));
+        let later = desired.sets.range::<Name, _>(&next..);
+        let all = later.chain(desired.sets.range::<Name, _>(..&next));
+        for (name, set) in all.filter(|(_, set)| set.kind != IpSetKind::Cut) {
+            let cost = SET_COST + set.entries.len();
+            if cost > self.credit {
+                self.next_set = Some(name.clone());
+                return Ok(true);
+            }
+            self.credit -= cost;
+            if set.kind == IpSetKind::Ipvs {
+                self.kernel.check_ipvs_set(set.family)?;
+            } else if !self.kernel.set_matches(name, set)? {
+                return Ok(false);
+            }
+        }
+        self.credit = 0;
         Ok(true)
     }
 }
@@ -100,8 +140,11 @@ impl Datapath for Iptables {
         let matches = self
             .kernel
             .update_ipvs_sets()
-            .and_then(|()| self.sets_match(desired))
-            .and_then(|sets_match| Ok(sets_match && self.rules_match(desired)?))
+            .and_then(|()| {
+                Ok(self.sets_match(desired)?
+                    && self.entries_match(desired)?
+                    && self.rules_match(desired)?)
+            })
             .map_err(failed("cannot check the rules of iptables"))?;
         Ok(if matches { Drift::None } else { Drift::Changed })
     }

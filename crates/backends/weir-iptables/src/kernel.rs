@@ -18,7 +18,7 @@ use weir_netlink::{
 };
 
 use crate::{
-    Entry, Installed, IpSetKind, IptablesPlan, Script, Step,
+    Entry, Installed, IpSet, IpSetKind, IptablesPlan, Script, Step,
     installed::{InstalledSet, Table},
     ipvs::IpvsAddresses,
     name,
@@ -154,6 +154,38 @@ impl Kernel {
             |message| wire::parse_message(&mut set, message.attributes(wire::NFGENMSG_LENGTH)),
         )?;
         Ok(set)
+    }
+
+    /// Whether a set in the kernel has the type and the entries of a desired one.
+    pub(crate) fn set_matches(&mut self, name: &str, desired: &IpSet) -> Result<bool, KernelError> {
+        let mut set = InstalledSet::default();
+        let (mut found, mut differs) = (0, false);
+        self.list_sets(
+            |body| wire::write_name(body, name),
+            |message| {
+                wire::parse_set(&mut set, message.attributes(wire::NFGENMSG_LENGTH))?;
+                wire::visit_entries(message.attributes(wire::NFGENMSG_LENGTH), |entry| {
+                    found += 1;
+                    differs |= entry.is_none_or(|(entry, comment)| {
+                        desired.entries.get(&entry) != Some(&comment)
+                    });
+                })
+            },
+        )?;
+        Ok(!differs && found == desired.entries.len() && set.fits(desired))
+    }
+
+    /// Compares a set of IPVS addresses with those that were written. If they differ, the next
+    /// update reads and writes it.
+    pub(crate) fn check_ipvs_set(&mut self, family: IpFamily) -> Result<(), KernelError> {
+        let written = self.ipvs_written.iter().flatten();
+        let written = written.filter(|one| IpFamily::from(**one) == family);
+        let entries = written.map(|one| (Entry::Address(*one), Name::from(""))).collect();
+        let desired = IpSet { kind: IpSetKind::Ipvs, family, entries };
+        if !self.set_matches(&skeleton::ipvs(family), &desired)? {
+            self.ipvs_written = None;
+        }
+        Ok(())
     }
 
     /// Writes the addresses of IPVS services to their sets, if these exist.

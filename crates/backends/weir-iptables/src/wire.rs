@@ -202,21 +202,42 @@ pub(crate) fn parse_message(
     set: &mut InstalledSet,
     attributes: Attributes<'_>,
 ) -> Result<(), Malformed> {
+    parse_set(set, attributes.clone())?;
+    visit_entries(attributes, |entry| match entry {
+        Some((entry, comment)) => _ = set.entries.insert(entry, comment),
+        None => set.has_unknown_entries = true,
+    })
+}
+
+/// Parses one message of a list into a set, without the entries.
+pub(crate) fn parse_set(
+    set: &mut InstalledSet,
+    attributes: Attributes<'_>,
+) -> Result<(), Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             IPSET_ATTR_TYPENAME => set.type_name = attribute.text()?.to_owned(),
             IPSET_ATTR_FAMILY => set.family = attribute.u8()?,
             IPSET_ATTR_DATA => parse_header(set, attribute.attributes())?,
-            IPSET_ATTR_ADT => {
-                for one in attribute.attributes() {
-                    match parse_entry(one?.attributes())? {
-                        Some((entry, comment)) => _ = set.entries.insert(entry, comment),
-                        None => set.has_unknown_entries = true,
-                    }
-                }
-            }
             _ => (),
+        }
+    }
+    Ok(())
+}
+
+/// Visits the entries in one message of a list, with their comments. `None` is an entry that weir
+/// would not write.
+pub(crate) fn visit_entries(
+    attributes: Attributes<'_>,
+    mut visit: impl FnMut(Option<(Entry, Name)>),
+) -> Result<(), Malformed> {
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == IPSET_ATTR_ADT {
+            for one in attribute.attributes() {
+                visit(parse_entry(one?.attributes())?);
+            }
         }
     }
     Ok(())

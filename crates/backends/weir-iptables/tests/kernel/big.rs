@@ -42,6 +42,16 @@ pub(crate) fn one_more_member_is_one_entry(variant: Variant) {
     node::sync(&mut iptables, &program);
     assert!(!iptables.drifted().unwrap(), "our own writes are not drift");
 
+    // Not every check compares so many entries, but the checks take turns with the sets.
+    let swap = "del SET 10.1.0.9\nadd SET 10.9.9.9\n";
+    let rules = weir_iptables::render(&program).to_string();
+    let peers = |line: &&str| line.starts_with("add KUBE-SRC-") && line.ends_with(" 10.1.0.9");
+    let set = rules.lines().find(peers).unwrap().split(' ').nth(1).unwrap();
+    node::run(&lab, "ipset", &["restore"], &swap.replace("SET", set));
+    assert!((0..4).any(|_| iptables.drifted().unwrap()), "the change is noticed");
+    node::sync(&mut iptables, &program);
+    assert!(!(0..4).any(|_| iptables.drifted().unwrap()), "a repair is not drift");
+
     let delta = engine.apply(&[pod("peer", PEERS, "n2")]);
     program.apply(delta.clone());
     let plan = iptables.plan(&program, &delta);

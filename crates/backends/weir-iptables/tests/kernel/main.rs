@@ -46,8 +46,9 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 16] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 17] = [
         ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
+        ("a_swapped_entry_is_repaired", repair::a_swapped_entry_is_repaired),
         ("foreign_rules_and_sets_stay", repair::foreign_rules_stay),
         ("a_set_of_another_kind_is_replaced", repair::a_set_of_another_kind_is_replaced),
         (

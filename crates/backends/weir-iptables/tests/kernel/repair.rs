@@ -108,6 +108,33 @@ pub(crate) fn foreign_changes_are_repaired(variant: Variant) {
     }
 }
 
+/// Changes that keep the number of entries. `SET` stands for a set of peers.
+const SWAPS: &[&[&str]] = &[
+    &["del KUBE-DST-ISOLATED 10.0.0.3", "add KUBE-DST-ISOLATED 10.7.7.7"],
+    &["add KUBE-DST-ISOLATED 10.0.0.3 comment mine -exist"],
+    &["del inet6:KUBE-DST-LOCAL fd00::1", "add inet6:KUBE-DST-LOCAL fd07::7"],
+    &["del SET 10.0.0.1", "add SET 10.7.7.7"],
+];
+
+pub(crate) fn a_swapped_entry_is_repaired(variant: Variant) {
+    let mut node = Node::new(variant);
+    let before = node.saved();
+    let rules = weir_iptables::render(&node.program).to_string();
+    // The peers of `db` that may use any port.
+    let peers = |line: &&str| line.starts_with("add KUBE-SRC-") && line.ends_with(" 10.0.0.1");
+    let set = rules.lines().find(peers).unwrap().split(' ').nth(1).unwrap();
+    for swap in SWAPS {
+        let commands: String =
+            swap.iter().map(|command| format!("{}\n", command.replace("SET", set))).collect();
+        node::run(&node.lab, "ipset", &["restore"], &commands);
+        assert_ne!(node.saved(), before, "{swap:?} does something");
+        assert!(node.iptables.drifted().unwrap(), "{swap:?} is noticed");
+        node::sync(&mut node.iptables, &node.program);
+        assert_eq!(node.saved(), before, "{swap:?}");
+        assert!(!node.iptables.drifted().unwrap(), "a repair is not drift");
+    }
+}
+
 pub(crate) fn foreign_rules_stay(variant: Variant) {
     let lab = node::without_pods();
     foreign::write(&lab, variant);

@@ -91,6 +91,11 @@ pub(crate) fn foreign_changes_are_repaired(filter: Filter) {
         assert_ne!(rules(&node), before, "{disturbance} does something");
         node.until(disturbance, || rules(&node) == before);
     }
+    // The number of entries stays the same.
+    node.run_ok("ipset del KUBE-DST-LOCAL 10.0.0.2");
+    node.run_ok("ipset add KUBE-DST-LOCAL 10.7.7.7");
+    assert_ne!(rules(&node), before);
+    node.until("the entry is back", || rules(&node) == before);
     // A foreign rule before our jump is kept, but moved after it.
     node.run_ok("iptables -I FORWARD 1 -s 192.0.2.9 -j ACCEPT");
     let others = |text: String| -> Vec<String> {
