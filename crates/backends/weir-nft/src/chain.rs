@@ -7,7 +7,7 @@ use weir_model::{
 };
 
 use crate::{
-    ElementKey, Field, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement,
+    ElementData, ElementKey, Field, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement,
     intervals::interval_key,
     merge,
     names::{comment, digest},
@@ -141,4 +141,21 @@ pub(crate) fn match_ports(objects: &mut Objects, ports: &Ports) -> Vec<Match> {
     let set = NftSet { kind, comment: comment(&ports.to_string()), elements };
     objects.add_set(&name, set);
     vec![Match::In(vec![Field::Protocol, Field::DestinationPort], name)]
+}
+
+/// Adds a map from ports to chains. Returns the rule that looks the port of a packet up in it.
+pub(crate) fn look_up_ports(
+    objects: &mut Objects,
+    elements: BTreeMap<ElementKey, Option<Arc<ElementData>>>,
+) -> NftRule {
+    let single =
+        |key: &ElementKey| matches!(key, ElementKey::Service(range) if range.first == range.last);
+    let single = elements.keys().all(single);
+    let kind = if single { SetKind::ServiceChains } else { SetKind::ServiceRangeChains };
+    let chains = elements.iter().map(|(key, data)| (key, data.as_ref().map(|data| &data.verdict)));
+    let content = digest(&format!("{:?}", chains.collect::<Vec<_>>()));
+    let name: Name = format!("classes-{content}").into();
+    let comment = comment("ports, each with the chain of its rules");
+    objects.add_set(&name, NftSet { kind, comment, elements });
+    NftRule::new([], Statement::Map(vec![Field::Protocol, Field::DestinationPort], name))
 }

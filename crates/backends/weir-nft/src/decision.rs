@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{Action, PortRange, Ports, Protocol};
 
 /// The actions of some rules for all ports. Equal decisions compare as equal.
-///
-/// Set names contain a digest of the `Debug` output, so renaming a field renames sets.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The action for all other ports, and for protocols without ports.
     pub(crate) others: Action,
@@ -15,12 +13,41 @@ pub(crate) struct Decision {
     ranges: Vec<(PortRange, Action)>,
 }
 
+/// The action for a peer that may have named ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerDecision {
+    /// The decision of all rules without named ports.
+    pub(crate) plain: Decision,
+    /// The action for each named port.
+    pub(crate) named: BTreeMap<(Protocol, u16), Action>,
+}
+
+impl PeerDecision {
+    /// This decision, and the other one, which has the same named ports, where this one passes.
+    pub(crate) fn or(&self, other: &PeerDecision) -> PeerDecision {
+        let named = self.named.iter().map(|(port, action)| {
+            let other = other.named.get(port).unwrap_or(action);
+            (*port, either(*action, *other))
+        });
+        PeerDecision { plain: self.plain.or(&other.plain), named: named.collect() }
+    }
+}
+
+/// The first action, or the second if the first one passes.
+fn either(ours: Action, theirs: Action) -> Action {
+    if ours == Action::Pass { theirs } else { ours }
+}
+
 /// A port of a protocol, or the one after the last.
 type Edge = (Protocol, u32);
 
 impl Decision {
     /// The decision of an ordered list of rules. The first rule with the port wins, else `end`.
-    pub(crate) fn from_rules(rules: &[(Ports, Action)], end: Action) -> Self {
+    pub(crate) fn from_rules<'r>(
+        rules: impl IntoIterator<Item = &'r (Ports, Action)>,
+        end: Action,
+    ) -> Self {
+        let rules: Vec<&(Ports, Action)> = rules.into_iter().collect();
         let mut others = end;
         // The numbers of the rules that begin or end at each edge.
         let mut edges: BTreeMap<Edge, Vec<usize>> = BTreeMap::new();
@@ -49,7 +76,6 @@ impl Decision {
 
     /// This decision, and the other one where this one passes.
     pub(crate) fn or(&self, other: &Decision) -> Decision {
-        let either = |ours, theirs| if ours == Action::Pass { theirs } else { ours };
         let both = self.ranges.iter().chain(&other.ranges);
         let edges: BTreeSet<Edge> = both.flat_map(|(range, _)| edges_of(range)).collect();
         let cuts = edges.into_iter().map(|edge| (edge, either(self.at(edge), other.at(edge))));
@@ -65,6 +91,11 @@ impl Decision {
     /// The action, if it is the same for all ports.
     pub(crate) fn for_all_ports(&self) -> Option<Action> {
         self.ranges.is_empty().then_some(self.others)
+    }
+
+    /// The action for a port.
+    pub(crate) fn action(&self, (protocol, port): (Protocol, u16)) -> Action {
+        self.at((protocol, port.into()))
     }
 
     fn at(&self, (protocol, port): Edge) -> Action {

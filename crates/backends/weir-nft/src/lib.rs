@@ -16,8 +16,12 @@
 //! same table, and an unchanged object keeps its name.
 //!
 //! *Invariant*: the cost of a new connection does not grow with the number of policies that select
-//! a pod. Each tier is one map from peer addresses to decisions. NetworkPolicies that need only a
-//! few set lookups use those instead, and pods with few allowed peers share one chain and one set.
+//! a pod. Each tier looks up the port of the packet, and then the peer in one set for each action.
+//! NetworkPolicies that need only a few set lookups use those instead, and pods with few allowed
+//! peers share one chain and one set.
+//!
+//! *Invariant*: no map with chains holds peers. When a rule is added, the kernel checks all
+//! elements of all such maps for loops.
 
 #![cfg_attr(
     not(target_os = "linux"),
@@ -34,12 +38,14 @@ mod installed;
 mod intervals;
 #[cfg(target_os = "linux")]
 mod kernel;
+mod layout;
 mod merge;
 mod names;
 mod objects;
 mod peers;
 mod planner;
 mod pod_elements;
+mod port_classes;
 mod replan;
 mod skeleton;
 mod stages;

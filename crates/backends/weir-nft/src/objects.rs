@@ -81,14 +81,6 @@ impl Objects {
         self.touch(set, key, old);
     }
 
-    /// Adds an element to an existing map unless it has this data already.
-    pub(crate) fn put_data(&mut self, map: &Name, key: ElementKey, data: Arc<ElementData>) {
-        let there = self.table.sets.get(map).and_then(|map| map.elements.get(&key));
-        if there.is_none_or(|old| old.as_ref() != Some(&data)) {
-            self.put_element(map, key, Some(data));
-        }
-    }
-
     /// Removes an element from a set.
     pub(crate) fn remove_element(&mut self, set: &Name, key: &ElementKey) {
         let Some(found) = self.table.sets.get_mut(set) else { return };

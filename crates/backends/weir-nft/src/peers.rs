@@ -1,4 +1,4 @@
-//! A map from the addresses of pods to a tier's decision about them, updated member by member.
+//! The sets of the table that hold the peers of a tier, updated member by member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,87 +6,144 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{IpFamily, Member, Name, Program, Protocol, SetDelta, SetId};
+use hashbrown::HashMap;
+use weir_model::{Action, IpFamily, Member, Program, Protocol, SetDelta, SetId};
 
 use crate::{
-    ElementData, ElementKey, NftVerdict,
-    decision::Decision,
-    objects::Objects,
-    tier::{MatchedRule, TierCompiler},
+    ElementKey,
+    decision::PeerDecision,
+    layout::{Layout, Level, Place, Slot},
+    tier::TierCompiler,
 };
 
-/// The content of the map, and the reasons for it.
+/// The content of the sets, and the reasons for it.
 ///
-/// Many addresses are members of the same sets. The decision about such a *kind* of address is
-/// computed once, however many rules there are.
+/// Many addresses are members of the same sets of the program. The places of such a *kind* of
+/// address are computed once, however many rules there are.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerMap {
-    pub(crate) compiler: TierCompiler,
-    /// The decision about most members, if it needs a chain: they share the chain of the rule.
-    usual: Option<Decision>,
-    /// The sets, each with the numbers of the rules that name it.
+pub(crate) struct PeerSets {
+    content: Content,
+    family: IpFamily,
+    /// The sets of the program, each with the numbers of the rules that name it.
     sets: Vec<(SetId, Vec<usize>)>,
     /// The pieces into which blocks divide the addresses, in order.
     pieces: Vec<(ElementKey, Vec<usize>)>,
-    kinds: BTreeMap<Arc<PeerKind>, CountedData>,
+    kinds: HashMap<Arc<PeerKind>, CountedPlaces>,
     members: BTreeMap<IpAddr, Arc<PeerKind>>,
+    /// The places of addresses that are between two decisions.
+    bridged: BTreeMap<IpAddr, Arc<[Place]>>,
+}
+
+/// The meaning of the sets.
+#[derive(Clone, Debug)]
+enum Content {
+    /// One set with the members of all sets of the program.
+    Union(Slot),
+    /// The sets of a tier.
+    Tier(TierCompiler, Layout),
 }
 
 /// The sets that contain an address, by number. In sets of named ports, with each of its ports.
-pub(crate) type Memberships = BTreeSet<(usize, Option<(Protocol, u16)>)>;
+pub(crate) type Memberships = BTreeSet<Membership>;
 
-/// A kind of address: all addresses of a kind get the same decision.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+type Membership = (usize, Option<(Protocol, u16)>);
+
+/// A kind of address: all addresses of a kind have the same places.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct PeerKind {
     /// The number of the piece that contains them.
     piece: Option<usize>,
-    sets: Memberships,
+    /// The memberships, sorted.
+    sets: Vec<Membership>,
 }
 
-/// The element data that all members of a kind share.
+/// The places that all members of a kind share.
 #[derive(Clone, Debug)]
-struct CountedData {
-    data: Arc<ElementData>,
+struct CountedPlaces {
+    places: Arc<[Place]>,
     members: usize,
 }
 
-pub(crate) type Elements = BTreeMap<ElementKey, Option<Arc<ElementData>>>;
+/// The places of an address before and after a change.
+pub(crate) struct Move {
+    pub(crate) address: IpAddr,
+    pub(crate) old: Arc<[Place]>,
+    pub(crate) new: Arc<[Place]>,
+}
 
-impl PeerMap {
-    /// The map with all its elements.
-    pub(crate) fn new(
-        compiler: TierCompiler,
-        usual: Option<Decision>,
-        objects: &mut Objects,
-        program: &Program,
-    ) -> (Self, Elements) {
-        let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
-        let mut map = PeerMap {
-            sets: sets.collect(),
-            pieces: compiler.pieces(),
-            compiler,
-            usual,
-            kinds: BTreeMap::new(),
-            members: BTreeMap::new(),
-        };
-        let mut all: BTreeMap<IpAddr, Memberships> = BTreeMap::new();
-        for (number, (set, _)) in map.sets.iter().enumerate() {
-            let members = program.sets.get(set).into_iter().flatten();
-            for member in members.filter(|member| map.has(member)) {
-                all.entry(member.address).or_default().insert((number, member.port));
-            }
-        }
-        let mut elements = Elements::new();
-        for (address, sets) in all {
-            let data = map.update_address(objects, address, sets);
-            elements.insert(ElementKey::Address(address), data);
-        }
-        (map, elements)
+impl PeerSets {
+    /// One set with the members of several sets of the program.
+    pub(crate) fn union(slot: Slot, family: IpFamily, sets: Vec<SetId>) -> Self {
+        let sets = sets.into_iter().map(|set| (set, Vec::new())).collect();
+        PeerSets::new(Content::Union(slot), family, sets, Vec::new())
     }
 
-    /// The sets whose members the map contains.
+    /// The sets of a tier.
+    pub(crate) fn tier(compiler: TierCompiler, layout: Layout) -> Self {
+        let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
+        let (sets, pieces, family) = (sets.collect(), compiler.pieces(), compiler.family);
+        PeerSets::new(Content::Tier(compiler, layout), family, sets, pieces)
+    }
+
+    fn new(
+        content: Content,
+        family: IpFamily,
+        sets: Vec<(SetId, Vec<usize>)>,
+        pieces: Vec<(ElementKey, Vec<usize>)>,
+    ) -> Self {
+        PeerSets {
+            content,
+            family,
+            sets,
+            pieces,
+            kinds: HashMap::new(),
+            members: BTreeMap::new(),
+            bridged: BTreeMap::new(),
+        }
+    }
+
+    /// Adds all members. Returns the elements of each set.
+    pub(crate) fn fill(&mut self, program: &Program) -> Vec<Vec<ElementKey>> {
+        let mut all: Vec<(IpAddr, Membership)> = Vec::new();
+        for (number, (set, _)) in self.sets.iter().enumerate() {
+            let members = program.sets.get(set).into_iter().flatten();
+            let ours = members.filter(|member| self.has(member));
+            all.extend(ours.map(|member| (member.address, (number, member.port))));
+        }
+        all.sort_unstable();
+        let mut elements = vec![Vec::new(); self.slots().len()];
+        let mut kind = PeerKind::default();
+        for same in all.chunk_by(|(one, _), (other, _)| one == other) {
+            let Some((address, _)) = same.first() else { continue };
+            kind.sets.clear();
+            kind.sets.extend(same.iter().map(|(_, membership)| *membership));
+            kind.piece = self.piece(*address);
+            let places = self.insert(*address, &kind);
+            for (slot, port) in &*places {
+                if let Some(elements) = elements.get_mut(*slot) {
+                    elements.push(key(*address, *port));
+                }
+            }
+        }
+        elements
+    }
+
+    /// The sets of the program whose members are peers.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &SetId> {
         self.sets.iter().map(|(set, _)| set)
+    }
+
+    /// The sets of the table.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        match &self.content {
+            Content::Union(slot) => std::slice::from_ref(slot),
+            Content::Tier(_, layout) => &layout.slots,
+        }
+    }
+
+    /// Whether the sets belong to an admin tier, which other tiers follow.
+    pub(crate) fn is_admin(&self) -> bool {
+        matches!(&self.content, Content::Tier(compiler, _) if compiler.end == Action::Pass)
     }
 
     /// Records in `touched` the new memberships of addresses that a set change may affect.
@@ -100,7 +157,7 @@ impl PeerMap {
         let Ok(number) = self.sets.binary_search_by(|(set, _)| set.cmp(id)) else { return };
         let mut change_one = |member: &Member, change: fn(&mut Memberships, Membership) -> bool| {
             if self.has(member) {
-                let now = || self.members.get(&member.address).map(|kind| kind.sets.clone());
+                let now = || self.members.get(&member.address).map(|kind| kind.memberships());
                 let sets = touched.entry(member.address);
                 let sets = sets.or_insert_with(|| now().unwrap_or_default());
                 change(sets, (number, member.port));
@@ -115,8 +172,7 @@ impl PeerMap {
             }
             SetDelta::Put(_) | SetDelta::Gone => {
                 for (address, kind) in &self.members {
-                    let here = kind.sets.range((number, None)..(number + 1, None));
-                    for (_, port) in here {
+                    for (_, port) in kind.sets.iter().filter(|(set, _)| *set == number) {
                         change_one(&Member { address: *address, port: *port }, leave);
                     }
                 }
@@ -126,96 +182,187 @@ impl PeerMap {
         }
     }
 
-    /// Sets the memberships of an address. Returns the data of its element; `None` if it is in no set.
-    pub(crate) fn update_address(
-        &mut self,
-        objects: &mut Objects,
-        address: IpAddr,
-        sets: Memberships,
-    ) -> Option<Arc<ElementData>> {
-        let old = self.members.remove(&address);
-        let data = (!sets.is_empty()).then(|| {
-            let kind = self.kind(address, sets);
-            let known = match self.kinds.get_key_value(&kind) {
-                Some((kind, _)) => kind.clone(),
-                None => {
-                    let data = self.element_data(objects, &self.decide(&kind)).into();
-                    let kind = Arc::new(kind);
-                    self.kinds.insert(kind.clone(), CountedData { data, members: 0 });
-                    kind
-                }
-            };
-            let data = self.kinds.get_mut(&known).map(|known| {
-                known.members += 1;
-                known.data.clone()
-            });
-            self.members.insert(address, known);
-            data
-        });
-        self.release(old);
-        data.flatten()
-    }
-
-    /// The element data of an address with this decision.
-    ///
-    /// For an element with a jump or goto, the kernel checks all maps for loops. A verdict without a
-    /// chain is cheap.
-    pub(crate) fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
-        if self.usual.as_ref() == Some(decision) {
-            ElementData { verdict: NftVerdict::Continue, comment: Name::from("") }
-        } else {
-            self.compiler.element_data(objects, decision)
-        }
-    }
-
-    /// The decisions about an address before and after it gets these memberships.
-    pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> [Decision; 2] {
-        let before = match self.members.get(&address) {
-            Some(kind) => self.decide(kind),
-            None => self.decide(&self.kind(address, Memberships::new())),
+    /// Sets the memberships of an address.
+    pub(crate) fn update_address(&mut self, address: IpAddr, sets: &Memberships) -> Move {
+        let old = self.take_places(address);
+        let new = match sets.is_empty() {
+            true => Arc::default(),
+            false => self.insert(address, &self.kind(address, sets)),
         };
-        [before, self.decide(&self.kind(address, sets.clone()))]
+        Move { address, old, new }
     }
 
-    /// Forgets the memberships of an address, whose element the caller replaces.
-    pub(crate) fn forget_address(&mut self, address: IpAddr) {
-        let old = self.members.remove(&address);
-        self.release(old);
+    /// Makes an address have its decision from before and, where that passes, the one that it will
+    /// have. `None` if it has this decision already.
+    pub(crate) fn bridge_address(&mut self, address: IpAddr, sets: &Memberships) -> Option<Move> {
+        let [before, after] = self.around(address, sets)?;
+        let both = before.or(&after);
+        if both == before {
+            return None;
+        }
+        let Content::Tier(compiler, layout) = &self.content else { return None };
+        let old = self.members.get(&address).map(|kind| kind.memberships());
+        let kind = self.kind(address, &old.into_iter().flatten().chain(sets.clone()).collect());
+        let by_blocks = compiler.decide(self.rules_of_piece(&kind));
+        let places = layout.places(&both, &by_blocks, self.rules_of_sets(&kind));
+        let new: Arc<[Place]> = places.into();
+        let old = self.take_places(address);
+        self.bridged.insert(address, new.clone());
+        Some(Move { address, old, new })
     }
 
-    fn release(&mut self, kind: Option<Arc<PeerKind>>) {
-        let Some(kind) = kind else { return };
-        if let Some(known) = self.kinds.get_mut(&kind) {
+    /// The decisions about an address before and after it gets these memberships. `None` if the
+    /// sets belong to no ordered tier.
+    pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> Option<[PeerDecision; 2]> {
+        let Content::Tier(compiler, _) = &self.content else { return None };
+        let before = self.members.get(&address).map(|kind| kind.memberships());
+        let kinds =
+            [before.unwrap_or_default(), sets.clone()].map(|sets| self.kind(address, &sets));
+        let ports: BTreeSet<(Protocol, u16)> = kinds.iter().flat_map(PeerKind::ports).collect();
+        Some([&kinds[0], &kinds[1]].map(|kind| self.decide(compiler, kind, &ports)))
+    }
+
+    /// Adds an address. Returns its places.
+    fn insert(&mut self, address: IpAddr, kind: &PeerKind) -> Arc<[Place]> {
+        let kind = match self.kinds.get_key_value(kind) {
+            Some((kind, _)) => kind.clone(),
+            None => {
+                let places = self.places(kind).into();
+                let kind = Arc::new(kind.clone());
+                self.kinds.insert(kind.clone(), CountedPlaces { places, members: 0 });
+                kind
+            }
+        };
+        let places = self.kinds.get_mut(&kind).map(|known| {
+            known.members += 1;
+            known.places.clone()
+        });
+        self.members.insert(address, kind);
+        places.unwrap_or_default()
+    }
+
+    /// Removes an address. Returns its places.
+    fn take_places(&mut self, address: IpAddr) -> Arc<[Place]> {
+        let bridged = self.bridged.remove(&address);
+        let places = self.members.remove(&address).and_then(|kind| {
+            let known = self.kinds.get_mut(&kind)?;
             known.members = known.members.saturating_sub(1);
+            let places = known.places.clone();
             if known.members == 0 {
-                // Its chain may be removed.
                 self.kinds.remove(&kind);
             }
-        }
+            Some(places)
+        });
+        bridged.or(places).unwrap_or_default()
+    }
+
+    fn places(&self, kind: &PeerKind) -> Vec<Place> {
+        let (compiler, layout) = match &self.content {
+            Content::Union(_) => {
+                let ports: BTreeSet<_> = kind.sets.iter().map(|(_, port)| (0, *port)).collect();
+                return ports.into_iter().collect();
+            }
+            Content::Tier(compiler, layout) => (compiler, layout),
+        };
+        let decision = self.decide(compiler, kind, &kind.ports().collect());
+        let by_blocks = compiler.decide(self.rules_of_piece(kind));
+        layout.places(&decision, &by_blocks, self.rules_of_sets(kind))
+    }
+
+    fn decide(
+        &self,
+        compiler: &TierCompiler,
+        kind: &PeerKind,
+        ports: &BTreeSet<(Protocol, u16)>,
+    ) -> PeerDecision {
+        let rules: Vec<usize> = self.rules_of_piece(kind).chain(self.rules_of_sets(kind)).collect();
+        let named = ports.iter().map(|port| {
+            let here = kind.sets.iter().filter(|(_, own)| *own == Some(*port));
+            let here = here.flat_map(|(set, _)| self.rules_of(*set));
+            let action = compiler.decide_port(rules.iter().copied().chain(here), *port);
+            (*port, action)
+        });
+        let named = named.collect();
+        PeerDecision { plain: compiler.decide(rules), named }
+    }
+
+    /// The rules about the blocks that contain addresses of a kind.
+    fn rules_of_piece(&self, kind: &PeerKind) -> impl Iterator<Item = usize> {
+        let piece = kind.piece.and_then(|at| self.pieces.get(at));
+        piece.into_iter().flat_map(|(_, rules)| rules).copied()
+    }
+
+    /// The rules about the sets that contain addresses of a kind, except sets of named ports.
+    fn rules_of_sets(&self, kind: &PeerKind) -> impl Iterator<Item = usize> {
+        let plain = kind.sets.iter().filter(|(_, port)| port.is_none());
+        plain.flat_map(|(set, _)| self.rules_of(*set))
+    }
+
+    fn rules_of(&self, set: usize) -> impl Iterator<Item = usize> {
+        self.sets.get(set).into_iter().flat_map(|(_, rules)| rules).copied()
     }
 
     fn has(&self, member: &Member) -> bool {
-        IpFamily::from(member.address) == self.compiler.family
+        IpFamily::from(member.address) == self.family
     }
 
-    fn kind(&self, address: IpAddr, sets: Memberships) -> PeerKind {
+    fn kind(&self, address: IpAddr, sets: &Memberships) -> PeerKind {
+        PeerKind { piece: self.piece(address), sets: sets.iter().copied().collect() }
+    }
+
+    /// The number of the piece that contains an address.
+    fn piece(&self, address: IpAddr) -> Option<usize> {
         let ends = |key: &ElementKey| matches!(key, ElementKey::Block(_, last) if *last < address);
         let at = self.pieces.partition_point(|(key, _)| ends(key));
-        let piece = self.pieces.get(at).map(|(key, _)| key);
-        let inside = matches!(piece, Some(ElementKey::Block(first, _)) if *first <= address);
-        PeerKind { piece: inside.then_some(at), sets }
-    }
-
-    fn decide(&self, kind: &PeerKind) -> Decision {
-        let piece = kind.piece.and_then(|at| self.pieces.get(at));
-        let by_blocks = piece.into_iter().flat_map(|(_, rules)| rules).map(|rule| (*rule, None));
-        let by_sets = kind.sets.iter().flat_map(|(set, port)| {
-            let rules = self.sets.get(*set).into_iter().flat_map(|(_, rules)| rules);
-            rules.map(|rule| (*rule, *port))
-        });
-        let fits: Vec<MatchedRule> = by_blocks.chain(by_sets).collect();
-        self.compiler.decide(fits)
+        let (piece, _) = self.pieces.get(at)?;
+        matches!(piece, ElementKey::Block(first, _) if *first <= address).then_some(at)
     }
 }
 
-type Membership = (usize, Option<(Protocol, u16)>);
+impl PeerKind {
+    fn memberships(&self) -> Memberships {
+        self.sets.iter().copied().collect()
+    }
+
+    /// The named ports of addresses of this kind.
+    fn ports(&self) -> impl Iterator<Item = (Protocol, u16)> {
+        self.sets.iter().filter_map(|(_, port)| *port)
+    }
+}
+
+impl Move {
+    /// The elements that the address gets at a level.
+    pub(crate) fn added<'a>(
+        &'a self,
+        slots: &'a [Slot],
+        level: Level,
+    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
+        let added = self.new.iter().filter(|place| !self.old.contains(place));
+        self.elements(slots, added).filter(move |(slot, _)| slot.level == level)
+    }
+
+    /// The elements that the address loses.
+    pub(crate) fn removed<'a>(
+        &'a self,
+        slots: &'a [Slot],
+    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
+        let removed = self.old.iter().filter(|place| !self.new.contains(place));
+        self.elements(slots, removed)
+    }
+
+    fn elements<'a>(
+        &'a self,
+        slots: &'a [Slot],
+        places: impl Iterator<Item = &'a Place>,
+    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
+        let element = |(slot, port): &'a Place| Some((slots.get(*slot)?, key(self.address, *port)));
+        places.filter_map(element)
+    }
+}
+
+fn key(address: IpAddr, port: Option<(Protocol, u16)>) -> ElementKey {
+    match port {
+        None => ElementKey::Address(address),
+        Some((protocol, port)) => ElementKey::Port(address, protocol, port),
+    }
+}

@@ -5,7 +5,8 @@ use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDe
 
 use crate::{
     ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Step, Transaction,
-    names, objects::Objects, peers::PeerMap, pod_elements::PodElements, replan, stages::Stages,
+    layout::Slot, names, objects::Objects, peers::PeerSets, pod_elements::PodElements, replan,
+    stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
@@ -19,8 +20,8 @@ pub struct Planner {
     pods: BTreeMap<PodId, PodElements>,
     /// The sets of the table that copy a set of the program.
     copies: BTreeMap<Name, SetCopy>,
-    /// The maps of the table from members of sets to verdicts.
-    pub(crate) maps: BTreeMap<Name, PeerMap>,
+    /// The sets of the table that hold the peers of tiers, by the name of the first one.
+    pub(crate) peer_sets: BTreeMap<Name, PeerSets>,
     pub(crate) dependents: Dependents,
     /// The chains computed for this plan, by the address of their rule sets in memory.
     pub(crate) chains: BTreeMap<(usize, Direction, IpFamily), Name>,
@@ -45,8 +46,10 @@ impl weir_datapath::Planner for Planner {
         // first.
         let stages = Stages::from_delta(self, program, delta);
         let members = stages.update_members(self, program, delta);
-        stages.empty_removed(self, program, delta);
         self.update_pods(program, &touched);
+        // Most sets that used the removed ones are unused now.
+        self.sweep();
+        self.empty_removed(program, delta);
         members.then(self.take_transaction())
     }
 
@@ -64,7 +67,7 @@ impl Planner {
             objects: Objects::default(),
             pods: BTreeMap::new(),
             copies: BTreeMap::new(),
-            maps: BTreeMap::new(),
+            peer_sets: BTreeMap::new(),
             dependents: Dependents::default(),
             chains: BTreeMap::new(),
             admin_chains: BTreeMap::new(),
@@ -189,7 +192,7 @@ impl Planner {
         old.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
     }
 
-    fn put_once(&mut self, set: &Name, key: ElementKey) {
+    pub(crate) fn put_once(&mut self, set: &Name, key: ElementKey) {
         let existing = self.table().sets.get(set);
         if existing.is_none_or(|set| !set.elements.contains_key(&key)) {
             self.objects.put_element(set, key, None);
@@ -217,10 +220,26 @@ impl Planner {
         self.copies.insert(name.clone(), SetCopy { of: of.clone(), family });
     }
 
-    /// Keeps an added map up to date.
-    pub(crate) fn register_map(&mut self, name: &Name, map: PeerMap) {
-        self.dependents.add_kernel_set(name, map.sets());
-        self.maps.insert(name.clone(), map);
+    /// Adds the sets of peers, unless they exist, and keeps them up to date.
+    pub(crate) fn add_peer_sets(
+        &mut self,
+        program: &Program,
+        create: impl FnOnce() -> PeerSets,
+        slots: &[Slot],
+        meaning: impl Fn(&Slot) -> Name,
+    ) {
+        let Some(name) = slots.first().map(|slot| &slot.set) else { return };
+        if self.peer_sets.contains_key(name) {
+            return;
+        }
+        let mut peers = create();
+        for (slot, elements) in slots.iter().zip(peers.fill(program)) {
+            let elements = elements.into_iter().map(|key| (key, None)).collect();
+            let set = NftSet { kind: slot.kind, comment: meaning(slot), elements };
+            self.objects.add_set(&slot.set, set);
+        }
+        self.dependents.add_kernel_set(name, peers.sets());
+        self.peer_sets.insert(name.clone(), peers);
     }
 
     /// Stops updating a removed set of the table.
@@ -228,8 +247,8 @@ impl Planner {
         if let Some(SetCopy { of, .. }) = self.copies.remove(name) {
             self.dependents.remove_kernel_set(name, [&of]);
         }
-        if let Some(map) = self.maps.remove(name) {
-            self.dependents.remove_kernel_set(name, map.sets());
+        if let Some(peers) = self.peer_sets.remove(name) {
+            self.dependents.remove_kernel_set(name, peers.sets());
         }
     }
 }

@@ -12,24 +12,35 @@
 //! ```
 //!
 //! In each of these states, and between two of them, a packet meets the old or the new decision.
+//!
+//! A tier itself looks up several sets, and the first one with the peer decides. So an address that
+//! joins some of them joins those first that a packet looks up first. It leaves the others when it
+//! has joined all new ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use weir_model::{Action, Delta, Member, Name, Program, SetDelta, SetId};
+use weir_model::{Delta, Member, Name, Program, SetDelta, SetId};
 
-use crate::{ElementKey, Planner, Transaction, peers::Memberships};
+use crate::{
+    Planner, Transaction,
+    layout::Level,
+    peers::{Memberships, Move},
+};
 
-/// The effect of a delta on the maps of a ruleset, and whether it needs stages.
+/// The effect of a delta on the sets of peers, and whether it needs stages.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
-    /// The new set memberships of changed addresses, by map.
-    maps: BTreeMap<Name, BTreeMap<IpAddr, Memberships>>,
+    /// The new set memberships of changed addresses, by the name of the sets of peers.
+    peers: BTreeMap<Name, BTreeMap<IpAddr, Memberships>>,
     /// Whether the tiers must change in stages.
     are_needed: bool,
 }
+
+/// The changes of addresses, by the name of the sets of peers.
+type Moves = Vec<(Name, Vec<Move>)>;
 
 impl Stages {
     pub(crate) fn from_delta(planner: &Planner, program: &Program, delta: &Delta) -> Self {
@@ -37,52 +48,42 @@ impl Stages {
         // A removed set keeps its members until no rule names it: see `empty_removed`.
         let changes = delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone);
         changes.clone().for_each(|(id, change)| stages.record_change(planner, program, id, change));
-        let admin = stages.maps.iter().any(|(name, _)| is_admin(planner, name))
+        let admin = stages.peers.iter().any(|(name, _)| is_admin(planner, name))
             || delta.endpoints.values().flatten().any(|endpoint| {
                 !endpoint.rules.ingress.admin.is_empty() || !endpoint.rules.egress.admin.is_empty()
             });
         if admin {
-            let moves = Moves::from_changes(changes.filter(|(id, _)| planner.is_used_later(id)));
+            let moves =
+                MovedMembers::from_changes(changes.filter(|(id, _)| planner.is_used_later(id)));
             stages.are_needed = stages.change_in_both(planner, &moves)
                 || moves.is_moving && !delta.endpoints.is_empty();
         }
         stages
     }
 
-    /// Updates sets and maps. Returns the steps that must precede all others.
+    /// Updates the members of sets. Returns the steps that must precede all others.
     pub(crate) fn update_members(
         &self,
         planner: &mut Planner,
         program: &Program,
         delta: &Delta,
     ) -> Transaction {
-        let mut first = Transaction::default();
-        if self.are_needed {
-            self.bridge(planner);
-            first = planner.take_transaction();
+        if !self.are_needed {
+            let moves = self.update_peers(planner, |_| true);
+            let first = planner.add_by_level(&moves);
+            planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
+            planner.remove_moved(&moves);
+            return first;
         }
-        for (id, change) in delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone) {
-            planner.update_copies(program, id, change);
-        }
-        self.update_maps(planner, |is_admin| !is_admin);
-        if self.are_needed {
-            first = first.then(planner.take_transaction());
-        }
-        self.update_maps(planner, |is_admin| is_admin);
-        if self.are_needed {
-            first = first.then(planner.take_transaction());
-        }
-        first
-    }
-
-    /// Removes the members of removed sets from copies and maps that stay.
-    pub(crate) fn empty_removed(&self, planner: &mut Planner, program: &Program, delta: &Delta) {
-        let mut rest = Stages::default();
-        for (id, change) in delta.sets.iter().filter(|(_, change)| **change == SetDelta::Gone) {
-            planner.update_copies(program, id, change);
-            rest.record_change(planner, program, id, change);
-        }
-        rest.update_maps(planner, |_| true);
+        let bridge = self.bridge(planner);
+        let mut first = planner.move_addresses(&bridge);
+        let later = self.update_peers(planner, |is_admin| !is_admin);
+        first = first.then(planner.add_by_level(&later));
+        planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
+        planner.remove_moved(&later);
+        first = first.then(planner.take_transaction());
+        let admin = self.update_peers(planner, |is_admin| is_admin);
+        first.then(planner.move_addresses(&admin))
     }
 
     fn record_change(
@@ -93,65 +94,130 @@ impl Stages {
         change: &SetDelta,
     ) {
         for name in planner.dependents.kernel_sets(id) {
-            if let Some(map) = planner.maps.get(name) {
-                map.record_change(program, id, change, self.maps.entry(name.clone()).or_default());
+            if let Some(peers) = planner.peer_sets.get(name) {
+                peers.record_change(
+                    program,
+                    id,
+                    change,
+                    self.peers.entry(name.clone()).or_default(),
+                );
             }
         }
     }
 
     /// Whether the decisions about some address change in an admin tier and in a later tier.
-    fn change_in_both(&self, planner: &Planner, moves: &Moves) -> bool {
-        self.maps.iter().filter(|(name, _)| is_admin(planner, name)).any(|(name, touched)| {
-            let Some(map) = planner.maps.get(name) else { return false };
+    fn change_in_both(&self, planner: &Planner, moves: &MovedMembers) -> bool {
+        self.peers.iter().filter(|(name, _)| is_admin(planner, name)).any(|(name, touched)| {
+            let Some(peers) = planner.peer_sets.get(name) else { return false };
             let mut later = touched.iter().filter(|(address, _)| moves.touched.contains(address));
             later.any(|(address, sets)| {
-                let [before, after] = map.around(*address, sets);
+                let Some([before, after]) = peers.around(*address, sets) else { return false };
                 before.or(&after) != before || moves.is_moving && after != before
             })
         })
     }
 
     /// Makes every admin tier decide as before and, where it passed, as it will.
-    fn bridge(&self, planner: &mut Planner) {
-        let Planner { maps, objects, .. } = planner;
-        for (name, touched) in &self.maps {
-            let Some(map) = maps.get_mut(name).filter(|map| map.compiler.end == Action::Pass)
-            else {
-                continue;
-            };
-            for (address, sets) in touched {
-                let [before, after] = map.around(*address, sets);
-                let both = before.or(&after);
-                if both != before {
-                    map.forget_address(*address);
-                    let data = map.element_data(objects, &both);
-                    objects.put_element(name, ElementKey::Address(*address), Some(data.into()));
-                }
-            }
+    fn bridge(&self, planner: &mut Planner) -> Moves {
+        let mut moves = Moves::new();
+        for (name, touched) in &self.peers {
+            let peers = planner.peer_sets.get_mut(name);
+            let Some(peers) = peers.filter(|peers| peers.is_admin()) else { continue };
+            let bridged = touched.iter();
+            let bridged = bridged.filter_map(|(at, sets)| peers.bridge_address(*at, sets));
+            moves.push((name.clone(), bridged.collect()));
         }
+        moves
     }
 
-    /// Updates the changed addresses in the maps of some tiers.
-    fn update_maps(&self, planner: &mut Planner, is_selected: impl Fn(bool) -> bool) {
-        let Planner { maps, objects, .. } = planner;
-        for (name, touched) in &self.maps {
-            let Some(map) =
-                maps.get_mut(name).filter(|map| is_selected(map.compiler.end == Action::Pass))
-            else {
-                continue;
-            };
-            for (address, sets) in touched {
-                let key = ElementKey::Address(*address);
-                match map.update_address(objects, *address, sets.clone()) {
-                    Some(data) => objects.put_data(name, key, data),
-                    None => objects.remove_element(name, &key),
-                }
-            }
+    /// Updates the changed addresses in the sets of some tiers.
+    fn update_peers(&self, planner: &mut Planner, is_selected: impl Fn(bool) -> bool) -> Moves {
+        let mut moves = Moves::new();
+        for (name, touched) in &self.peers {
+            let peers = planner.peer_sets.get_mut(name);
+            let Some(peers) = peers.filter(|peers| is_selected(peers.is_admin())) else { continue };
+            let updated = touched.iter().map(|(at, sets)| peers.update_address(*at, sets));
+            moves.push((name.clone(), updated.collect()));
         }
+        moves
     }
 }
 
 impl Planner {
+    /// Removes the members of removed sets from sets that stay.
+    pub(crate) fn empty_removed(&mut self, program: &Program, delta: &Delta) {
+        let mut rest = Stages::default();
+        for (id, change) in delta.sets.iter().filter(|(_, change)| **change == SetDelta::Gone) {
+            rest.record_change(self, program, id, change);
+        }
+        self.update_all_copies(program, delta, |change| *change == SetDelta::Gone);
+        let moves = rest.update_peers(self, |_| true);
+        for level in Level::ALL {
+            self.add_moved(&moves, level);
+        }
+        self.remove_moved(&moves);
+    }
+
+    /// Updates the copies of some changed sets.
+    fn update_all_copies(
+        &mut self,
+        program: &Program,
+        delta: &Delta,
+        is_selected: impl Fn(&SetDelta) -> bool,
+    ) {
+        for (id, change) in delta.sets.iter().filter(|(_, change)| is_selected(change)) {
+            self.update_copies(program, id, change);
+        }
+    }
+
+    /// Adds addresses to their new sets and removes them from the old ones.
+    fn move_addresses(&mut self, moves: &Moves) -> Transaction {
+        let first = self.add_by_level(moves);
+        self.remove_moved(moves);
+        first.then(self.take_transaction())
+    }
+
+    /// Adds addresses to their new sets. If an address joins sets of several levels, returns the
+    /// steps that must precede all others.
+    fn add_by_level(&mut self, moves: &Moves) -> Transaction {
+        let is_split = moves.iter().any(|(name, moves)| {
+            let slots = self.peer_sets.get(name).map_or(&[][..], |peers| peers.slots());
+            moves.iter().any(|one| {
+                let levels = Level::ALL.iter();
+                levels.filter(|level| one.added(slots, **level).next().is_some()).count() > 1
+            })
+        });
+        let mut first = Transaction::default();
+        for level in Level::ALL {
+            self.add_moved(moves, level);
+            if is_split && level != Level::AllPorts {
+                first = first.then(self.take_transaction());
+            }
+        }
+        first
+    }
+
+    fn add_moved(&mut self, moves: &Moves, level: Level) {
+        let Planner { peer_sets, objects, .. } = self;
+        for (name, moves) in moves {
+            let slots = peer_sets.get(name).map_or(&[][..], |peers| peers.slots());
+            for (slot, key) in moves.iter().flat_map(|one| one.added(slots, level)) {
+                objects.put_element(&slot.set, key, None);
+            }
+        }
+    }
+
+    /// Removes addresses from their old sets.
+    fn remove_moved(&mut self, moves: &Moves) {
+        let Planner { peer_sets, objects, .. } = self;
+        for (name, moves) in moves {
+            let slots = peer_sets.get(name).map_or(&[][..], |peers| peers.slots());
+            for (slot, key) in moves.iter().flat_map(|one| one.removed(slots)) {
+                objects.remove_element(&slot.set, &key);
+            }
+        }
+    }
+
     /// Whether a later tier than the admin tier looks up members of a set.
     fn is_used_later(&self, id: &SetId) -> bool {
         self.dependents.kernel_sets(id).any(|name| !is_admin(self, name))
@@ -159,18 +225,18 @@ impl Planner {
 }
 
 fn is_admin(planner: &Planner, name: &Name) -> bool {
-    planner.maps.get(name).is_some_and(|map| map.compiler.end == Action::Pass)
+    planner.peer_sets.get(name).is_some_and(|peers| peers.is_admin())
 }
 
 /// The addresses that join or leave sets.
 #[derive(Debug, Default)]
-struct Moves {
+struct MovedMembers {
     touched: BTreeSet<IpAddr>,
     /// Whether an address may leave one set and join another.
     is_moving: bool,
 }
 
-impl Moves {
+impl MovedMembers {
     fn from_changes<'a>(changes: impl Iterator<Item = (&'a SetId, &'a SetDelta)>) -> Self {
         let (mut joining, mut leaving) = (BTreeSet::new(), BTreeSet::new());
         let address = |member: &Member| member.address;
@@ -189,6 +255,6 @@ impl Moves {
         }
         let is_moving = !joining.is_disjoint(&leaving);
         joining.append(&mut leaving);
-        Moves { touched: joining, is_moving }
+        MovedMembers { touched: joining, is_moving }
     }
 }

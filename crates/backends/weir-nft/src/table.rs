@@ -46,6 +46,10 @@ pub enum SetKind {
     Services,
     /// A protocol and a range of ports.
     ServiceRanges,
+    /// A map from a protocol and a port to verdicts.
+    ServiceChains,
+    /// A map from a protocol and a range of ports to verdicts.
+    ServiceRangeChains,
     /// The replies of terminated connections: both addresses and ports, and the protocol. Elements
     /// have a timeout.
     Cut(IpFamily),
@@ -131,8 +135,6 @@ pub enum NftVerdict {
     Return,
     /// Accepts the packet.
     Accept,
-    /// Continues in the rule with the lookup.
-    Continue,
 }
 
 impl NftVerdict {
@@ -140,7 +142,7 @@ impl NftVerdict {
     pub fn chain(&self) -> Option<&Name> {
         match self {
             NftVerdict::Jump(chain) | NftVerdict::Goto(chain) => Some(chain),
-            NftVerdict::Return | NftVerdict::Accept | NftVerdict::Continue => None,
+            NftVerdict::Return | NftVerdict::Accept => None,
         }
     }
 }
@@ -263,8 +265,6 @@ pub enum Statement {
     /// Looks these fields up in a map and takes the verdict. Without an element, the next rule
     /// follows.
     Map(Vec<Field>, Name),
-    /// The same, and continues in this chain if the map's verdict is to continue.
-    MapOr(Vec<Field>, Name, Name),
     /// Reports the head of the packet, within a rate limit.
     Log(DropCause),
 }
@@ -290,17 +290,14 @@ impl NftRule {
             | Match::Udp { .. }
             | Match::To(_) => None,
         });
-        let (one, other) = match &self.statement {
-            Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => {
-                (Some(name), None)
-            }
-            Statement::MapOr(_, map, chain) => (Some(map), Some(chain)),
+        let named = match &self.statement {
+            Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => Some(name),
             Statement::Accept
             | Statement::Return
             | Statement::Count
             | Statement::CountDrop
-            | Statement::Log(_) => (None, None),
+            | Statement::Log(_) => None,
         };
-        sets.chain(one).chain(other)
+        sets.chain(named)
     }
 }

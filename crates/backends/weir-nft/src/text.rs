@@ -52,15 +52,22 @@ pub(crate) fn element(key: &ElementKey, data: Option<&crate::ElementData>) -> St
 impl SetKind {
     /// Whether keys have verdicts.
     pub fn is_map(self) -> bool {
-        matches!(self, SetKind::Chains(_) | SetKind::BlockChains(_))
+        matches!(
+            self,
+            SetKind::Chains(_)
+                | SetKind::BlockChains(_)
+                | SetKind::ServiceChains
+                | SetKind::ServiceRangeChains
+        )
     }
 
     /// The flags of the declaration.
     pub(crate) fn flags(self) -> Option<&'static str> {
         match self {
-            SetKind::Blocks(_) | SetKind::BlockChains(_) | SetKind::ServiceRanges => {
-                Some("interval")
-            }
+            SetKind::Blocks(_)
+            | SetKind::BlockChains(_)
+            | SetKind::ServiceRanges
+            | SetKind::ServiceRangeChains => Some("interval"),
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => Some("timeout"),
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
@@ -68,6 +75,7 @@ impl SetKind {
             | SetKind::Grants(_)
             | SetKind::Chains(_)
             | SetKind::Services
+            | SetKind::ServiceChains
             | SetKind::Families => None,
         }
     }
@@ -93,6 +101,9 @@ impl fmt::Display for SetKind {
                 write!(f, "{} : verdict", address(family))
             }
             SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
+            SetKind::ServiceChains | SetKind::ServiceRangeChains => {
+                f.write_str("inet_proto . inet_service : verdict")
+            }
             SetKind::Families => f.write_str("nf_proto"),
             SetKind::CutPairs(family) => write!(f, "{0} . {0} . inet_proto", address(family)),
             SetKind::Cut(family) => {
@@ -128,7 +139,6 @@ impl fmt::Display for NftVerdict {
             NftVerdict::Goto(chain) => write!(f, "goto {chain}"),
             NftVerdict::Return => f.write_str("return"),
             NftVerdict::Accept => f.write_str("accept"),
-            NftVerdict::Continue => f.write_str("continue"),
         }
     }
 }
@@ -204,9 +214,6 @@ impl fmt::Display for Statement {
             Statement::Goto(chain) => write!(f, "goto {chain}"),
             Statement::Jump(chain) => write!(f, "jump {chain}"),
             Statement::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
-            Statement::MapOr(key, map, chain) => {
-                write!(f, "{} vmap @{map} goto {chain}", joined(key))
-            }
             Statement::Log(cause) => write!(
                 f,
                 "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",

@@ -1,7 +1,6 @@
 //! The rules of a tier, merged so that a packet's cost does not depend on their number.
 
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, btree_map::Entry},
     fmt,
     sync::Arc,
@@ -9,18 +8,19 @@ use std::{
 
 use weir_datapath::policy_names;
 use weir_model::{
-    Action, Block, Direction, IpFamily, Name, Peers, PortRange, Ports, Program, Protocol,
-    Requirement, Section, Selector, SetId, SetKey,
+    Action, Block, Direction, IpFamily, Name, Peers, Ports, Program, Protocol, Section, SetId,
 };
 
 use crate::{
-    ElementData, ElementKey, Field, NftRule, NftSet, NftVerdict, Planner, SetKind, Statement,
-    chain,
+    ElementData, ElementKey, Field, Match, NftRule, NftSet, NftVerdict, Planner, SetKind,
+    Statement, chain,
     decision::Decision,
     intervals::segments,
+    layout::{Layout, Slot, SlotsByAction},
     names::{self, comment, digest},
     objects::Objects,
-    peers::PeerMap,
+    peers::PeerSets,
+    port_classes::PortClass,
 };
 
 /// An ordered list of rules. The first match decides.
@@ -28,13 +28,13 @@ use crate::{
 /// Set names contain a digest of the `Debug` output, which therefore never changes.
 #[derive(Default)]
 pub(crate) struct OrderedRules {
-    rules: Vec<(Ports, Action)>,
+    pub(crate) rules: Vec<(Ports, Action)>,
     /// The numbers of the rules for any peer.
-    anyone: Vec<usize>,
+    pub(crate) anyone: Vec<usize>,
     /// The numbers of the rules for each set.
     pub(crate) sets: BTreeMap<SetId, Vec<usize>>,
     /// The numbers of the rules for each block.
-    blocks: BTreeMap<Block, Vec<usize>>,
+    pub(crate) blocks: BTreeMap<Block, Vec<usize>>,
 }
 
 impl fmt::Debug for OrderedRules {
@@ -84,9 +84,6 @@ pub(crate) struct TierCompiler {
     why: Name,
 }
 
-/// The number of a rule that matches a peer. For a set of named ports, with the peer's port.
-pub(crate) type MatchedRule = (usize, Option<(Protocol, u16)>);
-
 impl TierCompiler {
     /// The admin tier. Allowed packets skip later tiers of this direction, and passed ones return.
     pub(crate) fn admin(sections: &[Arc<Section>], direction: Direction, family: IpFamily) -> Self {
@@ -122,69 +119,156 @@ impl TierCompiler {
         TierCompiler { rules, direction, family, end: Action::Deny, allow: Statement::Return, why }
     }
 
-    /// The rules that decide: a lookup for pods, one for blocks, and the decision for other peers.
+    /// The rules that decide: lookups for pods, one for blocks, and the decision for other peers.
     pub(crate) fn compile(&self, planner: &mut Planner, program: &Program) -> Vec<NftRule> {
-        let mut rules = Vec::new();
-        rules.extend(self.lookup_members(planner, program));
-        rules.extend(self.lookup_blocks(&mut planner.objects));
-        rules.extend(self.decision_rules(&mut planner.objects, &self.decide(Vec::new())));
-        rules
+        let layout = Layout::new(&self.rules, self.end, self.family);
+        self.add_peer_sets(planner, program, &layout);
+        let address = Field::peer(self.direction, self.family);
+        let rules = |slots: &SlotsByAction, key: &[Field]| -> Vec<NftRule> {
+            let slots = LOOKUP_ORDER.iter().filter_map(|action| slots.get(action));
+            let slots = slots.filter_map(|slot| layout.slots.get(*slot));
+            let rule = |slot: &Slot| {
+                let matches = vec![Match::In(key.to_vec(), slot.set.clone())];
+                NftRule { matches, ..self.rule(slot.action) }
+            };
+            slots.map(rule).collect()
+        };
+        let of_class = |(class, slots): (&PortClass, &SlotsByAction)| {
+            (class.ports.clone(), rules(slots, &[address]))
+        };
+        let lookups = Lookups {
+            named: rules(&layout.named, &[address, Field::Protocol, Field::DestinationPort]),
+            classes: layout.classes.narrow.iter().zip(&layout.narrow).map(of_class).collect(),
+            protocols: layout
+                .classes
+                .protocols
+                .iter()
+                .zip(&layout.protocols)
+                .map(of_class)
+                .collect(),
+            all_ports: rules(&layout.all_ports, &[address]),
+        };
+        self.assemble(planner, lookups)
+    }
+
+    /// Adds the sets of the tier's peers.
+    fn add_peer_sets(&self, planner: &mut Planner, program: &Program, layout: &Layout) {
+        let sets = self.rules.sets.len();
+        let meaning = |slot: &Slot| {
+            let action = match slot.action {
+                Action::Allow => "allowed",
+                Action::Deny => "denied",
+                Action::Pass => "passed",
+            };
+            match self.rules.sets.keys().next() {
+                Some(one) if sets == 1 => comment(&format!("{action}: {}", **one)),
+                _ => comment(&format!("{action} peers of {sets} sets")),
+            }
+        };
+        planner.add_peer_sets(
+            program,
+            || PeerSets::tier(self.clone(), layout.clone()),
+            &layout.slots,
+            meaning,
+        );
+    }
+
+    /// Combines lookups of peers with the rules for blocks and for all other peers.
+    ///
+    /// A packet is directed to the chain for its port, so it makes as many lookups for many classes
+    /// of ports as for a few.
+    pub(crate) fn assemble(&self, planner: &mut Planner, lookups: Lookups) -> Vec<NftRule> {
+        let Lookups { named, mut classes, protocols, all_ports } = lookups;
+        classes.retain(|(_, rules)| !rules.is_empty());
+        let objects = &mut planner.objects;
+        let mut rest = Vec::new();
+        for (ports, rules) in protocols {
+            rest.extend(rules.into_iter().map(|rule| with_ports(objects, &ports, rule)));
+        }
+        rest.extend(all_ports);
+        rest.extend(self.lookup_blocks(objects));
+        rest.extend(self.decision_rules(objects, &self.decide([])));
+        let mut all = named;
+        // The number of lookups in an ordered tier does not depend on the number of classes.
+        let without_map = match &classes[..] {
+            [] => Some(Vec::new()),
+            [(ports, rules)] if let [rule] = &rules[..] => {
+                Some(vec![with_ports(objects, ports, rule.clone())])
+            }
+            _ if self.end == Action::Deny => compare_ports(&classes),
+            _ => None,
+        };
+        if let Some(rules) = without_map {
+            all.extend(rules);
+            all.extend(rest);
+            return all;
+        }
+        // All chains of ports end with the same rules.
+        let rest = match &rest[..] {
+            [_] => rest,
+            _ => {
+                let rest = self.add_chain(objects, "-rest", rest);
+                vec![NftRule::new([], Statement::Goto(rest))]
+            }
+        };
+        let mut chains = BTreeMap::new();
+        for (ports, mut rules) in classes {
+            // Without the names of policies, pods with other policies can share the chain.
+            rules.extend(
+                rest.iter().map(|rule| NftRule { comment: Name::from(""), ..rule.clone() }),
+            );
+            let chain = ElementData::goto(self.add_chain(objects, "-ports", rules));
+            let chain = Some(Arc::new(chain));
+            let Ports::Of(ranges) = ports else { continue };
+            chains.extend(
+                ranges.into_iter().map(|range| (ElementKey::Service(range), chain.clone())),
+            );
+        }
+        all.push(chain::look_up_ports(objects, chains));
+        all.extend(rest);
+        all
     }
 
     /// The decision about a peer that these rules match, in addition to those for any peer.
-    pub(crate) fn decide(&self, mut fits: Vec<MatchedRule>) -> Decision {
-        fits.extend(self.rules.anyone.iter().map(|number| (*number, None)));
-        fits.sort_unstable();
-        let rules: Vec<(Ports, Action)> = fits
-            .into_iter()
-            .filter_map(|(number, port)| {
-                let (ports, action) = self.rules.rules.get(number)?;
-                let own = |(protocol, port)| Ports::Of(vec![PortRange::one(protocol, port)]);
-                Some((port.map_or_else(|| ports.clone(), own), *action))
-            })
-            .collect();
-        Decision::from_rules(&rules, self.end)
+    pub(crate) fn decide(&self, rules: impl IntoIterator<Item = usize>) -> Decision {
+        let mut numbers: Vec<usize> = rules.into_iter().chain(self.rules.anyone.clone()).collect();
+        numbers.sort_unstable();
+        let rules = numbers.into_iter().filter_map(|number| self.rules.rules.get(number));
+        Decision::from_rules(rules, self.end)
+    }
+
+    /// The action for a named port. Rules about named ports apply to it.
+    pub(crate) fn decide_port(
+        &self,
+        rules: impl IntoIterator<Item = usize>,
+        (protocol, port): (Protocol, u16),
+    ) -> Action {
+        let rules = rules.into_iter().chain(self.rules.anyone.iter().copied());
+        let fits = |number: &usize| {
+            self.rules.rules.get(*number).is_some_and(|(ports, _)| ports.contains(protocol, port))
+        };
+        let first = rules.filter(fits).min().and_then(|number| self.rules.rules.get(number));
+        first.map_or(self.end, |(_, action)| *action)
     }
 
     /// The element data that carries out a decision.
-    pub(crate) fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
-        self.data_without_chain(decision)
-            .unwrap_or_else(|| ElementData::goto(self.add_chain(objects, decision)))
+    fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
+        let verdict =
+            decision.for_all_ports().and_then(|action| match self.rule(action).statement {
+                Statement::Return => Some(NftVerdict::Return),
+                Statement::Accept => Some(NftVerdict::Accept),
+                Statement::Goto(chain) => Some(NftVerdict::Goto(chain)),
+                _ => None,
+            });
+        let verdict = verdict.unwrap_or_else(|| {
+            let rules = self.decision_rules(objects, decision);
+            NftVerdict::Goto(self.add_chain(objects, "-ports", rules))
+        });
+        ElementData { verdict, comment: Name::from("") }
     }
 
-    /// The element data, if it needs no chain.
-    fn data_without_chain(&self, decision: &Decision) -> Option<ElementData> {
-        let verdict = match self.rule(decision.for_all_ports()?).statement {
-            Statement::Return => NftVerdict::Return,
-            Statement::Accept => NftVerdict::Accept,
-            _ => return None,
-        };
-        Some(ElementData { verdict, comment: Name::from("") })
-    }
-
-    fn add_chain(&self, objects: &mut Objects, decision: &Decision) -> Name {
-        let rules = self.decision_rules(objects, decision);
-        chain::add_by_content(objects, self.direction, self.family, "-ports", rules)
-    }
-
-    /// Of the decisions that need a chain, the one that probably concerns most members. It is
-    /// estimated from the rules alone, so that it does not change with the members.
-    fn usual(&self) -> Option<Decision> {
-        // By decision: the label count of its widest set, and the number of its sets.
-        let mut sizes: BTreeMap<Decision, (usize, usize)> = BTreeMap::new();
-        for (set, rules) in &self.rules.sets {
-            let Some(labels) = required_labels(set) else { continue };
-            let decision = self.decide(rules.iter().map(|number| (*number, None)).collect());
-            if self.data_without_chain(&decision).is_none() {
-                let (widest, sets) = sizes.entry(decision).or_insert((labels, 0));
-                *widest = labels.min(*widest);
-                *sets += 1;
-            }
-        }
-        let size = |(decision, (widest, sets)): &(Decision, (usize, usize))| {
-            (*widest, Reverse(*sets), decision.for_all_ports().is_none())
-        };
-        sizes.into_iter().min_by_key(size).map(|(decision, _)| decision)
+    fn add_chain(&self, objects: &mut Objects, suffix: &str, rules: Vec<NftRule>) -> Name {
+        chain::add_by_content(objects, self.direction, self.family, suffix, rules)
     }
 
     /// The pieces into which blocks divide the addresses, with the rules for each.
@@ -197,38 +281,6 @@ impl TierCompiler {
         pieces.map(|(interval, inside)| (interval, rules(inside))).collect()
     }
 
-    /// A lookup in the map from the addresses of pods to decisions.
-    fn lookup_members(&self, planner: &mut Planner, program: &Program) -> Option<NftRule> {
-        let sets = self.rules.sets.len();
-        if sets == 0 {
-            return None;
-        }
-        let usual = self.usual();
-        let name = self.name("peers", usual.as_ref());
-        if !planner.maps.contains_key(&name) {
-            let meaning = match self.rules.sets.keys().next() {
-                Some(one) if sets == 1 => comment(&one.to_string()),
-                _ => comment(&format!("{sets} sets of pods together")),
-            };
-            let (map, elements) =
-                PeerMap::new(self.clone(), usual.clone(), &mut planner.objects, program);
-            let set = NftSet { kind: SetKind::Chains(self.family), comment: meaning, elements };
-            planner.objects.add_set(&name, set);
-            planner.register_map(&name, map);
-        }
-        let key = vec![Field::peer(self.direction, self.family)];
-        let Some(usual) = usual else { return Some(NftRule::new([], Statement::Map(key, name))) };
-        let (chain, comment) = match usual.for_all_ports().map(|action| self.rule(action)) {
-            Some(NftRule { statement: Statement::Goto(chain), comment, .. }) => (chain, comment),
-            _ => (self.add_chain(&mut planner.objects, &usual), Name::from("")),
-        };
-        Some(NftRule {
-            matches: Vec::new(),
-            statement: Statement::MapOr(key, name, chain),
-            comment,
-        })
-    }
-
     /// A lookup in the map from the pieces of blocks to decisions.
     fn lookup_blocks(&self, objects: &mut Objects) -> Option<NftRule> {
         let mut elements = BTreeMap::new();
@@ -238,8 +290,8 @@ impl TierCompiler {
             let data = match known.entry(rules) {
                 Entry::Occupied(entry) => entry.get().clone(),
                 Entry::Vacant(entry) => {
-                    let fits = entry.key().iter().map(|number| (*number, None)).collect();
-                    let data = self.element_data(objects, &self.decide(fits));
+                    let decision = self.decide(entry.key().iter().copied());
+                    let data = self.element_data(objects, &decision);
                     entry.insert(data.into()).clone()
                 }
             };
@@ -248,7 +300,10 @@ impl TierCompiler {
         if elements.is_empty() {
             return None;
         }
-        let name = self.name("ranges", None);
+        let done = (&self.rules.blocks, &self.rules.anyone, &self.rules.rules);
+        let done = (done, self.direction, self.end, &self.allow, &self.why);
+        let name = format!("ranges{}-{}", self.family.digit(), digest(&format!("{done:?}")));
+        let name = Name::from(name);
         let blocks = &self.rules.blocks;
         let meaning = match blocks.keys().next() {
             Some(one) if blocks.len() == 1 => comment(&one.to_string()),
@@ -288,28 +343,48 @@ impl TierCompiler {
             statement => NftRule { matches: Vec::new(), statement, comment: self.why.clone() },
         }
     }
-
-    /// A name that digests all rules and actions, because the verdict of a peer depends on all of
-    /// them.
-    fn name(&self, word: &str, usual: Option<&Decision>) -> Name {
-        let done = (&self.allow, &self.why, usual);
-        let meaning = format!("{:?}", (&self.rules, self.direction, self.end, done));
-        format!("{word}{}-{}", self.family.digit(), digest(&meaning)).into()
-    }
 }
 
-/// The number of labels that members of a set must have: more labels mean fewer members. `None` if
-/// each member gets its own decision.
-fn required_labels(set: &SetKey) -> Option<usize> {
-    let labels = |selector: &Selector| {
-        let is_required =
-            |one: &&Requirement| matches!(one, Requirement::In(..) | Requirement::Exists(_));
-        selector.requirements().iter().filter(is_required).count()
-    };
-    match set {
-        SetKey::Pods { namespaces, pods } => Some(labels(namespaces) + labels(pods)),
-        SetKey::PodsIn(_, pods) => Some(1 + labels(pods)),
-        SetKey::Nodes(_) | SetKey::Node(_) | SetKey::Domain(_) => Some(usize::MAX),
-        SetKey::Ports { .. } => None,
+/// The lookups of a tier's peers, by the ports that they apply to.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    /// For named ports, whose lookups include the port.
+    pub(crate) named: Vec<NftRule>,
+    pub(crate) classes: Vec<(Ports, Vec<NftRule>)>,
+    /// For all ports of a protocol.
+    pub(crate) protocols: Vec<(Ports, Vec<NftRule>)>,
+    pub(crate) all_ports: Vec<NftRule>,
+}
+
+/// Up to this many comparisons of ports cost as much as one lookup.
+const MAX_COMPARISONS: usize = 12;
+
+/// The rules of classes, each with a comparison of the port. `None` if there are too many.
+fn compare_ports(classes: &[(Ports, Vec<NftRule>)]) -> Option<Vec<NftRule>> {
+    let mut all = Vec::new();
+    for (ports, rules) in classes {
+        let Ports::Of(ranges) = ports else { return None };
+        for range in ranges {
+            all.extend(rules.iter().cloned().map(|mut rule| {
+                rule.matches.insert(0, Match::To(*range));
+                rule
+            }));
+        }
+        if all.len() > MAX_COMPARISONS {
+            return None;
+        }
     }
+    Some(all)
+}
+
+/// The order in which a packet looks up the sets of a class. A peer that moves is in two of them for
+/// a while, and gets its old or its new action.
+const LOOKUP_ORDER: [Action; 3] = [Action::Deny, Action::Allow, Action::Pass];
+
+/// Adds a match for ports to a rule: before a lookup, unless it is a lookup itself.
+fn with_ports(objects: &mut Objects, ports: &Ports, mut rule: NftRule) -> NftRule {
+    let ports = chain::match_ports(objects, ports);
+    let at = if matches!(ports[..], [Match::In(..)]) { rule.matches.len() } else { 0 };
+    rule.matches.splice(at..at, ports);
+    rule
 }

@@ -2,8 +2,9 @@ use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 
 use weir_datapath::Plan;
 use weir_model::Name;
+use weir_netlink::TooLong;
 
-use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, text};
+use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, encode::Batch, text};
 
 /// Steps from one table content to another. It displays as equivalent commands of nft.
 ///
@@ -234,17 +235,31 @@ impl Transaction {
         self.groups.iter().flat_map(|group| &group.steps)
     }
 
+    /// The steps as netlink messages of one batch, as if packets could not observe it.
+    pub fn as_one_batch(&self) -> Result<Vec<u8>, TooLong> {
+        let steps: Vec<Step> = self.steps().cloned().collect();
+        Ok(Batch::from_steps(&steps, None)?.bytes().to_vec())
+    }
+
     /// The number of elements added or removed.
     pub fn elements(&self) -> usize {
         self.steps().map(elements).sum()
     }
 }
 
-/// Splits steps that no packet can observe into batches of limited size.
+/// Splits steps that no packet can observe into batches.
+///
+/// If a batch adds rules, or elements that lead to chains, the kernel checks the whole table for
+/// loops. So these are in one batch, after the sets and elements that they refer to.
 fn batches(steps: Vec<Step>) -> Vec<Vec<Step>> {
+    let (checked, plain): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| match step {
+        Step::AddChain(..) | Step::AddRules(..) => true,
+        Step::Add(_, kind, _) => kind.is_map(),
+        _ => false,
+    });
     let mut batches: Vec<Vec<Step>> = Vec::new();
     let mut sum = 0;
-    for step in steps {
+    for step in plain {
         sum += elements(&step);
         match batches.last_mut().filter(|_| sum <= MAX_BATCH_ELEMENTS) {
             Some(batch) => batch.push(step),
@@ -254,6 +269,7 @@ fn batches(steps: Vec<Step>) -> Vec<Vec<Step>> {
             }
         }
     }
+    batches.push(checked);
     batches
 }
 

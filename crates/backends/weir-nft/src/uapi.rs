@@ -118,7 +118,6 @@ pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
 pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
 pub(crate) const NF_DROP: i32 = 0;
 pub(crate) const NF_ACCEPT: i32 = 1;
-pub(crate) const NFT_CONTINUE: i32 = -1;
 pub(crate) const NFT_JUMP: i32 = -3;
 pub(crate) const NFT_GOTO: i32 = -4;
 pub(crate) const NFT_RETURN: i32 = -5;

@@ -56,7 +56,10 @@ fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         SetKind::Pairs(family) => vec![address(family), address(family)],
         SetKind::Ports(family) => vec![address(family), protocol, port],
         SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
-        SetKind::Services | SetKind::ServiceRanges => vec![protocol, port],
+        SetKind::Services
+        | SetKind::ServiceRanges
+        | SetKind::ServiceChains
+        | SetKind::ServiceRangeChains => vec![protocol, port],
         SetKind::Families => vec![(TYPE_NFPROTO, 1)],
         SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
         SetKind::CutPairs(family) => vec![address(family), address(family), protocol],
@@ -69,8 +72,9 @@ impl SetKind {
         let flags = match self {
             SetKind::Blocks(_) => NFT_SET_INTERVAL,
             SetKind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
-            SetKind::Chains(_) => NFT_SET_MAP,
+            SetKind::Chains(_) | SetKind::ServiceChains => NFT_SET_MAP,
             SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+            SetKind::ServiceRangeChains => NFT_SET_INTERVAL | NFT_SET_CONCAT | NFT_SET_MAP,
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
@@ -89,8 +93,7 @@ impl SetKind {
 
     /// The lengths of the parts of a key, if the kernel needs them.
     pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
-        matches!(self, SetKind::ServiceRanges)
-            .then(|| fields(self).into_iter().map(|(_, length)| length).collect())
+        self.has_port_ranges().then(|| fields(self).into_iter().map(|(_, length)| length).collect())
     }
 
     /// Whether the elements never change as long as the set has its name.
@@ -101,7 +104,14 @@ impl SetKind {
                 | SetKind::BlockChains(_)
                 | SetKind::Services
                 | SetKind::ServiceRanges
+                | SetKind::ServiceChains
+                | SetKind::ServiceRangeChains
         )
+    }
+
+    /// Whether the keys are ranges of ports.
+    fn has_port_ranges(self) -> bool {
+        matches!(self, SetKind::ServiceRanges | SetKind::ServiceRangeChains)
     }
 }
 
@@ -202,12 +212,11 @@ pub(crate) fn elements(
         NftVerdict::Goto(chain) => WireVerdict::to_chain(NFT_GOTO, chain),
         NftVerdict::Return => WireVerdict::plain(NFT_RETURN),
         NftVerdict::Accept => WireVerdict::plain(NF_ACCEPT),
-        NftVerdict::Continue => WireVerdict::plain(NFT_CONTINUE),
     });
     let start = KeyBytes::default();
     let (end, last) = match *key {
         ElementKey::Block(_, last) => (None, Some(last)),
-        ElementKey::Service(PortRange { protocol, last, .. }) if kind == SetKind::ServiceRanges => {
+        ElementKey::Service(PortRange { protocol, last, .. }) if kind.has_port_ranges() => {
             (Some(Box::new(start.protocol(protocol).port(last))), None)
         }
         _ => (None, None),
@@ -227,7 +236,7 @@ pub(crate) fn elements(
 
 /// The key of an element that the kernel stores as a single key.
 pub(crate) fn bare_key(kind: SetKind, key: &ElementKey) -> Option<KeyBytes> {
-    let is_more = matches!(key, ElementKey::Block(..)) || kind == SetKind::ServiceRanges;
+    let is_more = matches!(key, ElementKey::Block(..)) || kind.has_port_ranges();
     (!is_more).then(|| first_key(key))
 }
 
@@ -351,6 +360,8 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
         | SetKind::BlockChains(_)
         | SetKind::Services
         | SetKind::ServiceRanges
+        | SetKind::ServiceChains
+        | SetKind::ServiceRangeChains
         | SetKind::Cut(_)
         | SetKind::CutPairs(_)
         | SetKind::CutSenders(_) => return None,

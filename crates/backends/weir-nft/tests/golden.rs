@@ -629,7 +629,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-28801fb81d276f8282449bd434482119 }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-12215fa87d98d38b026562372918c50c }
             	}
 
             	set in4-grants {
@@ -673,18 +673,17 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	map peers4-5e7315275b4739002e3ed403d5eb18a0 {
-            		type ipv4_addr : verdict
-            		comment "2 sets of pods together"
-            		elements = { 10.0.0.1 : return,
-            			     10.0.0.2 : continue }
+            	set peers4-46753f2539ee202ca6f96535bacfc552 {
+            		type ipv4_addr
+            		comment "denied peers of 2 sets"
+            		elements = { 10.0.0.2 }
             	}
 
-            	map peers4-f6eb23073b775fa574629d4aff239f64 {
-            		type ipv4_addr : verdict
-            		comment "pods [*]/*"
-            		elements = { 10.0.0.1 : continue,
-            			     10.0.0.2 : continue }
+            	set peers4-ceecfb321f5ce4cbeed34a09f83ccc36 {
+            		type ipv4_addr
+            		comment "denied: pods [*]/*"
+            		elements = { 10.0.0.1,
+            			     10.0.0.2 }
             	}
 
             	set self4 {
@@ -771,19 +770,14 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		goto ingress-isolated
             	}
 
-            	chain ingress4-28801fb81d276f8282449bd434482119 {
-            		jump ingress4-892d88ca41720835421f32998f46b844-admin
-            		ip saddr vmap @peers4-f6eb23073b775fa574629d4aff239f64 goto ingress-denied comment "decided by last"
+            	chain ingress4-12215fa87d98d38b026562372918c50c {
+            		jump ingress4-34e257b326a907a414a19fb31e9ae2d7-admin
+            		ip saddr @peers4-ceecfb321f5ce4cbeed34a09f83ccc36 goto ingress-denied comment "decided by last"
             		return
             	}
 
-            	chain ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports {
-            		tcp dport 80 goto ingress-denied comment "decided by first"
-            		return
-            	}
-
-            	chain ingress4-892d88ca41720835421f32998f46b844-admin {
-            		ip saddr vmap @peers4-5e7315275b4739002e3ed403d5eb18a0 goto ingress4-48a29a514fdb15fc7cd9206ec00e78c6-ports
+            	chain ingress4-34e257b326a907a414a19fb31e9ae2d7-admin {
+            		tcp dport 80 ip saddr @peers4-46753f2539ee202ca6f96535bacfc552 goto ingress-denied comment "decided by first"
             		return
             	}
 
@@ -851,10 +845,10 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
     );
 }
 
-/// The two pods differ only in the last policy. Neither the sets nor the comment of the drop show
-/// it.
+/// The two pods differ only in the last policy. Neither the sets of pods nor the comment of the drop
+/// show it.
 #[test]
-fn merged_maps_of_chains_that_allow_different_things_are_different_maps() {
+fn chains_that_allow_different_blocks_share_the_set_of_pods() {
     let mut case = "
 namespaces: [{name: shop}]
 pods:
@@ -881,6 +875,9 @@ policies:
     policy("d", "app: one", "{ipBlock: {cidr: 10.0.0.3/32}}", 81);
     policy("e", "app: two", "{ipBlock: {cidr: 10.0.0.3/32}}", 82);
     let table = rendered(&case);
-    let maps = table.sets.keys().filter(|name| name.starts_with("peers4")).count();
-    assert_eq!(maps, 2, "{table}");
+    let count = |word| table.sets.keys().filter(|name| name.starts_with(word)).count();
+    assert_eq!([count("peers4"), count("ranges4")], [1, 2], "{table}");
+    let chains = table.chains.keys().filter(|name| name.starts_with("ingress4-"));
+    let chains = chains.filter(|name| !name.ends_with("-ports"));
+    assert_eq!(chains.count(), 2, "{table}");
 }

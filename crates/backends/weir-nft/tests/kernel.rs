@@ -9,7 +9,7 @@ use libtest_mimic::{Failed, Trial};
 use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
-use weir_nft::{Nft, NftTable};
+use weir_nft::{Nft, NftSet, NftTable, SetKind};
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
@@ -17,15 +17,28 @@ fn main() -> ExitCode {
         let tables: Vec<NftTable> = (0..60)
             .map(|seed| weir_nft::render(&compile(&draw(seed).0, Locality::Everywhere)))
             .collect();
-        for (tier, end) in [("isolated by", "-ports"), ("decided by", "-ports"), ("", "-admin")] {
-            let has = |table: &&NftTable| {
-                let mut chains = table.chains.iter().filter(|(name, _)| name.ends_with(end));
-                chains
-                    .any(|(_, chain)| chain.rules.iter().any(|rule| rule.comment.starts_with(tier)))
-            };
-            let merged = tables.iter().filter(has).count();
+        let has_set = |table: &NftTable, is_it: fn(&str, &NftSet) -> bool| {
+            table.sets.iter().any(|(name, set)| is_it(name, set))
+        };
+        let has_chain =
+            |table: &NftTable, end: &str| table.chains.keys().any(|name| name.ends_with(end));
+        let cases: [(&str, &dyn Fn(&NftTable) -> bool); 7] = [
+            ("merged peers of NetworkPolicies", &|table| {
+                has_set(table, |_, set| set.comment.ends_with("sets together"))
+            }),
+            ("denied peers", &|table| has_set(table, |_, set| set.comment.starts_with("denied"))),
+            ("allowed peers", &|table| has_set(table, |_, set| set.comment.starts_with("allowed"))),
+            ("passed peers", &|table| has_set(table, |_, set| set.comment.starts_with("passed"))),
+            ("chains by port", &|table| has_set(table, |name, _| name.starts_with("classes-"))),
+            ("chains by ranges of ports", &|table| {
+                has_set(table, |_, set| set.kind == SetKind::ServiceRangeChains)
+            }),
+            ("admin tiers", &|table| has_chain(table, "-admin")),
+        ];
+        for (what, has) in cases {
+            let merged = tables.iter().filter(|table| has(table)).count();
             if merged < 5 {
-                return Err(format!("hardly any cluster has a map: {merged}, {tier:?}").into());
+                return Err(format!("hardly any cluster has {what}: {merged}").into());
             }
         }
         Ok(())

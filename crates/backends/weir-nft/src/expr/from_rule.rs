@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use weir_model::{IpFamily, Name, PortRange, Protocol};
+use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
 use super::{Expr, WireVerdict};
@@ -124,10 +124,9 @@ fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
         }
         Statement::Goto(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_GOTO, chain))),
         Statement::Jump(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_JUMP, chain))),
-        Statement::Map(key, map) => push_verdict_map(key, map, all),
-        Statement::MapOr(key, map, chain) => {
-            push_verdict_map(key, map, all);
-            all.push(Expr::Verdict(WireVerdict::to_chain(NFT_GOTO, chain)));
+        Statement::Map(key, map) => {
+            push_fields(key, all);
+            all.push(Expr::VerdictMap { set: map.clone(), register: 0 });
         }
         Statement::Log(cause) => all.extend([
             Expr::Limit { rate: PER_SECOND.into(), unit: SECOND, burst: BURST },
@@ -139,11 +138,6 @@ fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
 fn push_family(family: IpFamily, all: &mut Vec<Expr>) {
     let number = wire::family_number(family);
     all.extend([Expr::Meta { key: NFT_META_NFPROTO, to: 0 }, compare(NFT_CMP_EQ, &[number])]);
-}
-
-fn push_verdict_map(key: &[Field], map: &Name, all: &mut Vec<Expr>) {
-    push_fields(key, all);
-    all.push(Expr::VerdictMap { set: map.clone(), register: 0 });
 }
 
 /// Loads the fields of a key into consecutive registers. Checks the family of addresses first.

@@ -45,20 +45,10 @@ impl Way<'_> {
                     Some(data) => data.verdict.clone(),
                     None => continue,
                 },
-                Statement::MapOr(fields, map, chain) => {
-                    match self.find(fields, map, flow).flatten() {
-                        Some(data) if data.verdict == NftVerdict::Continue => {
-                            NftVerdict::Goto(chain.clone())
-                        }
-                        Some(data) => data.verdict.clone(),
-                        None => continue,
-                    }
-                }
             };
             match verdict {
                 NftVerdict::Return => return None,
                 NftVerdict::Accept => return Some(Verdict::Allow),
-                NftVerdict::Continue => continue,
                 NftVerdict::Goto(chain) => return self.chain(&chain, flow),
                 NftVerdict::Jump(chain) => match self.chain(&chain, flow) {
                     None => continue,
@@ -122,7 +112,10 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
             let holds = |key: &&ElementKey| matches!(key, ElementKey::Block(first, last) if (first..=last).contains(&&address));
             set.elements.keys().find(holds)?.clone()
         }
-        SetKind::Services | SetKind::ServiceRanges => {
+        SetKind::Services
+        | SetKind::ServiceRanges
+        | SetKind::ServiceChains
+        | SetKind::ServiceRangeChains => {
             let holds = |key: &&ElementKey| match key {
                 ElementKey::Service(range) => {
                     range.protocol == protocol && (range.first..=range.last).contains(&port)
