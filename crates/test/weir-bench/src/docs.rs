@@ -9,20 +9,19 @@ use crate::{
     root,
 };
 
-/// Replaces the datapath tables of `docs/performance.md` and the plots in `docs/img`.
+/// Replaces the measured tables of `docs/performance.md` and the plots in `docs/img`.
 pub(crate) fn write(report: &DatapathReport) -> Result<()> {
     let docs = root().join("docs");
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
-    for (name, table) in [
-        ("packets", report.packets_table()),
-        ("objects", report.objects_table()),
-        ("control", report.control_table()),
-    ] {
+    for (name, table) in report.tables() {
         text = replace(&text, name, &table)
             .with_context(|| format!("{} has no marks for `{name}`", page.display()))?;
     }
     save(&page, &text)?;
+    if !report.has_packets() {
+        return Ok(());
+    }
     let plots = docs.join("img");
     fs::create_dir_all(&plots).with_context(|| cannot("create", &plots))?;
     for (name, operation) in
@@ -83,7 +82,7 @@ mod tests {
     fn the_page_has_marks_for_every_table() {
         let page = root().join("docs/performance.md");
         let text = fs::read_to_string(page).expect("docs/performance.md exists");
-        for name in ["packets", "objects", "control"] {
+        for name in ["packets", "objects", "control", "policies"] {
             assert!(replace(&text, name, "").is_some(), "{name}");
         }
     }

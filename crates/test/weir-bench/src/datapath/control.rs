@@ -33,7 +33,7 @@ const SINGLES_HERE: usize = 25;
 const SINGLES_BY_PROGRAM: usize = 5;
 
 /// The baseline of the comparison.
-const BARE: &str = "bare netlink";
+pub(super) const BARE: &str = "bare netlink";
 
 /// One measured figure.
 pub(crate) struct ChangeCost {
@@ -180,7 +180,7 @@ impl Times {
 }
 
 /// Runs a function on a node of a new lab.
-fn in_new_lab<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(super) fn in_new_lab<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
     Lab::build(&Layout { nodes, ..Layout::default() })?.on_node(NODE, work)?
 }

@@ -14,6 +14,7 @@ mod node;
 mod objects;
 mod packets;
 mod plot;
+mod policies;
 mod probe;
 mod program;
 mod report;
@@ -42,8 +43,8 @@ pub(crate) struct DatapathBench {
     /// Measure fewer and smaller clusters.
     #[arg(long)]
     quick: bool,
-    /// Write the tables to docs/performance.md and the plots to docs/img.
-    #[arg(long, conflicts_with_all = ["quick", "only"])]
+    /// Write the measured tables to docs/performance.md and the plots to docs/img.
+    #[arg(long, conflicts_with = "quick")]
     write_docs: bool,
 }
 
@@ -56,6 +57,8 @@ enum Measurement {
     Objects,
     /// The cost of changes.
     Control,
+    /// The cost of policy changes in large clusters.
+    Policies,
 }
 
 impl DatapathBench {
@@ -67,14 +70,8 @@ impl DatapathBench {
         match self.output {
             Output::Json => writeln!(out, "{:#}", report.json())?,
             Output::Text => {
-                for (measurement, table) in [
-                    (Measurement::Packets, report.packets_table()),
-                    (Measurement::Objects, report.objects_table()),
-                    (Measurement::Control, report.control_table()),
-                ] {
-                    if self.wants(measurement) {
-                        writeln!(out, "{table}")?;
-                    }
+                for (_, table) in report.tables() {
+                    writeln!(out, "{table}")?;
                 }
             }
         }
@@ -95,6 +92,9 @@ impl DatapathBench {
         }
         if self.wants(Measurement::Control) {
             report.control = control::measure(self.rounds, self.quick)?;
+        }
+        if self.wants(Measurement::Policies) {
+            report.policies = policies::measure(self.rounds, self.quick)?;
         }
         Ok(report)
     }

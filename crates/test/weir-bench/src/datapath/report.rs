@@ -19,6 +19,7 @@ pub(crate) struct DatapathReport {
     pub(crate) packets: Vec<Figure>,
     pub(crate) objects: Vec<objects::ObjectCount>,
     pub(crate) control: Vec<control::ChangeCost>,
+    pub(crate) policies: Vec<control::ChangeCost>,
 }
 
 impl DatapathReport {
@@ -27,11 +28,34 @@ impl DatapathReport {
             "packets": self.packets.iter().map(Figure::json).collect::<Vec<_>>(),
             "objects": self.objects.iter().map(objects::ObjectCount::json).collect::<Vec<_>>(),
             "control": self.control.iter().map(control::ChangeCost::json).collect::<Vec<_>>(),
+            "policies": self.policies.iter().map(control::ChangeCost::json).collect::<Vec<_>>(),
         })
     }
 
+    /// The measured tables, each with its name in `docs/performance.md`.
+    pub(crate) fn tables(&self) -> Vec<(&'static str, String)> {
+        let mut tables = Vec::new();
+        if self.has_packets() {
+            tables.push(("packets", self.packets_table()));
+        }
+        if !self.objects.is_empty() {
+            tables.push(("objects", self.objects_table()));
+        }
+        for (name, rows) in [("control", &self.control), ("policies", &self.policies)] {
+            if !rows.is_empty() {
+                tables.push((name, changes_table(rows)));
+            }
+        }
+        tables
+    }
+
+    /// Whether the cost of packets was measured.
+    pub(crate) fn has_packets(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
     /// The cost of packets, as multiples of no rules and of conntrack alone.
-    pub(crate) fn packets_table(&self) -> String {
+    fn packets_table(&self) -> String {
         let of = |anchor: InstalledRules, ratio: fn(&Figure) -> Spread| {
             let mut table = format!("| × {anchor} |");
             let names = Operation::ALL.map(|operation| format!(" {} |", operation.name()));
@@ -57,7 +81,7 @@ impl DatapathReport {
     }
 
     /// The number of kernel objects.
-    pub(crate) fn objects_table(&self) -> String {
+    fn objects_table(&self) -> String {
         let mut table = String::from(
             "| world | backend | objects | of which | listed by the kernel |\n| --- | --- | ---: | --- | ---: |\n",
         );
@@ -69,23 +93,6 @@ impl DatapathReport {
                 rendered.all(),
                 listed.all()
             );
-        }
-        table
-    }
-
-    /// The cost of changes.
-    pub(crate) fn control_table(&self) -> String {
-        let mut table =
-            String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
-        for control::ChangeCost { what, how, unit, spread, times_bare } in &self.control {
-            let range = |Spread { median, min, max }: &Spread, unit: &str| {
-                let range =
-                    if min == max { String::new() } else { format!(" ({min:.1}–{max:.1})") };
-                format!("{median:.1}{unit}{range}")
-            };
-            let times_bare = times_bare.as_ref().map(|ratio| range(ratio, "")).unwrap_or_default();
-            let spread = range(spread, &format!(" {unit}"));
-            _ = writeln!(table, "| {what} | {how} | {spread} | {times_bare} |");
         }
         table
     }
@@ -124,6 +131,22 @@ impl DatapathReport {
         }
         .to_string()
     }
+}
+
+/// The cost of changes.
+fn changes_table(rows: &[control::ChangeCost]) -> String {
+    let mut table =
+        String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
+    for control::ChangeCost { what, how, unit, spread, times_bare } in rows {
+        let range = |Spread { median, min, max }: &Spread, unit: &str| match min == max {
+            true => format!("{median:.1}{unit}"),
+            false => format!("{median:.1}{unit} ({min:.1}–{max:.1})"),
+        };
+        let times_bare = times_bare.as_ref().map(|ratio| range(ratio, "")).unwrap_or_default();
+        let spread = range(spread, &format!(" {unit}"));
+        _ = writeln!(table, "| {what} | {how} | {spread} | {times_bare} |");
+    }
+    table
 }
 
 fn capitalised(text: &str) -> String {
