@@ -244,6 +244,40 @@ fn a_pod_that_changes_for_two_tiers_gets_no_mixed_verdict() {
     assert!(allowed > 500 && denied > 500, "{allowed} allowed, {denied} denied");
 }
 
+/// An admin policy allows a peer one port and denies all others.
+const EXCEPTION: &str = "
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: first}, spec: {tier: Admin, priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {role: db}}}},
+ ingress: [{action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {guest: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]},
+           {action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {guest: v}}}}]},
+           {action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {friend: v}}}}]}]}}
+";
+
+/// Without labels and with any of them, port 443 is open.
+#[test]
+fn a_pod_that_joins_several_levels_is_always_admitted() {
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    program.apply(engine.apply(changes(EXCEPTION)));
+    let mut planner = Planner::from_program(&program, Mode::Enforce);
+    let flows = [80, 443].map(|port| Flow {
+        from: [10, 0, 0, 7].into(),
+        to: [10, 0, 1, 1].into(),
+        protocol: Protocol::Tcp,
+        port,
+    });
+    for labels in ["", "guest: v", "friend: v", "guest: v", "guest: v, friend: v", "friend: v", ""]
+    {
+        for change in changes(&pod(7, labels)) {
+            step(&mut engine, &mut program, &mut planner, &change, &flows);
+        }
+        assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
+    }
+}
+
 /// The label of a namespace determines the peers and the subjects of policies.
 const STREETS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}

@@ -13,7 +13,7 @@ use super::{
     churn,
     cluster::{AdminRuleLoad, PolicyLoad, TenantLoad},
     ipset,
-    netlink::{MapVerdict, Netlink, SetChange, TABLE},
+    netlink::{Netlink, SetChange, TABLE},
     nft,
     node::{ApplyResult, BenchAgent},
 };
@@ -92,7 +92,7 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let mut times = Times::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
-        for work in [first_load_and_members, one_in_maps, read_back, weir, one_in_ipset] {
+        for work in [first_load_and_members, one_in_rules, read_back, weir, one_in_ipset] {
             times.0.extend(in_new_lab(|| work(size))?);
         }
     }
@@ -218,26 +218,21 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     ])
 }
 
-/// Single elements of maps by bare netlink, where one map has as many as admin rules have peers.
-fn one_in_maps(size: Size) -> Result<Vec<Time>> {
-    let peers: Vec<String> =
-        (0..size.members).map(|number| format!("{} : continue", member(number))).collect();
+/// A peer of admin rules, and a pod of the node, by bare netlink.
+fn one_in_rules(size: Size) -> Result<Vec<Time>> {
+    let peers: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
     nft::load(&format!(
-        "table inet {TABLE} {{ \
-             map peers {{ type ipv4_addr : verdict; elements = {{ {} }}; }}; \
+        "table inet {TABLE} {{ {} \
              map pods {{ type ipv4_addr : verdict; }}; \
              chain denied {{ drop; }}; \
-             chain pod {{ ip saddr vmap @peers goto denied; }}; \
+             chain pod {{ ip saddr @peers goto denied; }}; \
              chain forward {{ type filter hook forward priority filter; ip daddr vmap @pods; }}; }}",
-        peers.join(",")
+        set("peers", &peers)
     ))?;
     let mut netlink = Netlink::open()?;
     let newcomer = member(size.members);
-    let peers =
-        timed(SINGLES, |edit| netlink.edit_map(edit, "peers", newcomer, MapVerdict::Continue))?;
-    let pods = timed(SINGLES_HERE, |edit| {
-        netlink.edit_map(edit, "pods", newcomer, MapVerdict::Jump("pod"))
-    })?;
+    let peers = timed(SINGLES, |edit| netlink.edit(edit, "peers", &[newcomer]))?;
+    let pods = timed(SINGLES_HERE, |edit| netlink.lead(edit, "pods", newcomer, "pod"))?;
     Ok(vec![(Task::OneOfRuled, BARE, median(peers)), (Task::OneHere, BARE, mean(&pods))])
 }
 

@@ -19,15 +19,6 @@ pub(crate) enum SetChange {
     Remove,
 }
 
-/// The verdict of a map element.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum MapVerdict {
-    /// Continue with the rule.
-    Continue,
-    /// Jump to this chain.
-    Jump(&'static str),
-}
-
 impl Netlink {
     pub(crate) fn open() -> Result<Netlink> {
         let socket =
@@ -45,15 +36,15 @@ impl Netlink {
         self.send(change, set, members, None)
     }
 
-    /// Adds or removes an element of a map.
-    pub(crate) fn edit_map(
+    /// The same with one member of a map, which leads to a chain.
+    pub(crate) fn lead(
         &mut self,
         change: SetChange,
         map: &str,
         member: Ipv4Addr,
-        verdict: MapVerdict,
+        chain: &str,
     ) -> Result<()> {
-        self.send(change, map, &[member], matches!(change, SetChange::Add).then_some(verdict))
+        self.send(change, map, &[member], matches!(change, SetChange::Add).then_some(chain))
     }
 
     fn send(
@@ -61,10 +52,10 @@ impl Netlink {
         change: SetChange,
         set: &str,
         members: &[Ipv4Addr],
-        verdict: Option<MapVerdict>,
+        chain: Option<&str>,
     ) -> Result<()> {
         self.writer.clear();
-        write(&mut self.writer, change, set, members, verdict)?;
+        write(&mut self.writer, change, set, members, chain)?;
         self.socket.request(self.writer.bytes()).context("the kernel rejected a transaction")
     }
 
@@ -87,7 +78,7 @@ fn write(
     change: SetChange,
     set: &str,
     members: &[Ipv4Addr],
-    verdict: Option<MapVerdict>,
+    chain: Option<&str>,
 ) -> Result<(), TooLong> {
     let batch = |writer: &mut MessageWriter, kind| {
         let header = Header { kind, flags: kind::REQUEST, sequence: SEQUENCE };
@@ -106,7 +97,7 @@ fn write(
         writer.message(header, |body| {
             this_set(body, set).nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
                 for member in chunk {
-                    element(list, *member, verdict);
+                    element(list, *member, chain);
                 }
             });
         })?;
@@ -120,20 +111,14 @@ fn this_set<'a, 'b>(body: &'a mut Body<'b>, set: &str) -> &'a mut Body<'b> {
         .text(NFTA_SET_ELEM_LIST_SET, set)
 }
 
-fn element(list: &mut Body<'_>, member: Ipv4Addr, verdict: Option<MapVerdict>) {
+fn element(list: &mut Body<'_>, member: Ipv4Addr, chain: Option<&str>) {
     list.nest(NFTA_LIST_ELEM, |element| {
         element.nest(NFTA_SET_ELEM_KEY, |key| _ = key.bytes(NFTA_DATA_VALUE, &member.octets()));
-        let (code, chain) = match verdict {
-            Some(MapVerdict::Continue) => (NFT_CONTINUE, None),
-            Some(MapVerdict::Jump(chain)) => (NFT_JUMP, Some(chain)),
-            None => return,
-        };
+        let Some(chain) = chain else { return };
         element.nest(NFTA_SET_ELEM_DATA, |data| {
             data.nest(NFTA_DATA_VERDICT, |verdict| {
-                verdict.bytes(NFTA_VERDICT_CODE, &code.to_be_bytes());
-                if let Some(chain) = chain {
-                    verdict.text(NFTA_VERDICT_CHAIN, chain);
-                }
+                verdict.bytes(NFTA_VERDICT_CODE, &NFT_JUMP.to_be_bytes());
+                verdict.text(NFTA_VERDICT_CHAIN, chain);
             });
         });
     });
@@ -164,5 +149,4 @@ const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NFTA_VERDICT_CHAIN: u16 = 2;
-const NFT_CONTINUE: i32 = -1;
 const NFT_JUMP: i32 = -3;

@@ -79,11 +79,11 @@ const EVENTS: [fn(Crowd) -> String; 3] = [
 /// The times of weir, from the events to the kernel's response.
 fn weir(crowd: Crowd) -> Result<Times> {
     let mut node = BenchAgent::open(nftables()?);
-    node.hear(crowd.changes());
+    node.compile(crowd.changes());
     ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
     crowd.time(|changes| {
         let (time, settled) = cpu(|| {
-            node.hear(changes);
+            node.compile(changes);
             node.apply()
         });
         ensure!(settled? == ApplyResult::Applied, "a change wrote nothing");
