@@ -7,9 +7,9 @@ use weir_model::Verdict;
 /// The result of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Yes, or clean.
+    /// Exit 0: allowed, or no findings.
     Yes,
-    /// No, or findings.
+    /// Exit 1: denied, or findings.
     No,
 }
 

@@ -14,7 +14,7 @@ pub(crate) type AllowedPorts = Option<Arc<[PortMatch]>>;
 ///
 /// A leaf is the largest network whose weight is within the limit, so the leaves depend only on the
 /// addresses. Adding or removing an address changes one leaf, or three if a leaf splits or two
-/// leaves join.
+/// leaves join. A leaf becomes a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AddressTree {
     limit: usize,

@@ -12,7 +12,7 @@ pub trait Planner {
     /// The steps that [`Datapath::apply`](crate::Datapath::apply) takes.
     type Plan: Plan;
 
-    /// Plans the way to `program` from where the last plan led. `delta` holds all changes since.
+    /// Plans the steps from the last planned state to `program`. `delta` holds all changes since.
     fn plan(&mut self, program: &Program, delta: &Delta) -> Self::Plan;
 
     /// Plans the way to `program` from any installed state. Later plans start from `program`.

@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Reference counts of sets and chains, for backends that remove unused ones.
 ///
-/// A new thing is idle: `next_idle` returns it unless something refers to it by then.
+/// A newly tracked item is unreferenced, unless `add` was called for it before. `next_idle` returns
+/// it as long as it is unreferenced.
 #[derive(Clone, Debug)]
 pub struct Uses<T> {
     counts: BTreeMap<T, usize>,
@@ -16,12 +17,12 @@ impl<T> Default for Uses<T> {
 }
 
 impl<T: Ord + Clone> Uses<T> {
-    /// Starts to track a thing that the backend created.
+    /// Starts to track an item that the backend created.
     pub fn track(&mut self, thing: T) {
         self.idle.insert(thing);
     }
 
-    /// Counts a reference, also to a thing that does not exist yet.
+    /// Counts a reference, also to an item that does not exist yet.
     pub fn add(&mut self, thing: T) {
         *self.counts.entry(thing).or_default() += 1;
     }
@@ -36,7 +37,7 @@ impl<T: Ord + Clone> Uses<T> {
         }
     }
 
-    /// Takes one thing that has no references out of the counts.
+    /// Takes one item that has no references out of the counts.
     ///
     /// The caller removes it, releases its own references, and calls again until there is none.
     pub fn next_idle(&mut self) -> Option<T> {

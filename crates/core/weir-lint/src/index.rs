@@ -65,7 +65,7 @@ impl<'w> Index<'w> {
         self.selectable.pods(self, own, scope, pods)
     }
 
-    /// The same for host network pods, which selectors cannot match.
+    /// Host network pods whose labels would match; policies ignore them.
     pub(crate) fn hosts(&self, own: &Name, scope: &Scope, pods: &Selector) -> Rc<[&'w Pod]> {
         self.hosts.pods(self, own, scope, pods)
     }

@@ -15,8 +15,7 @@ use crate::{
     stricter::{stricter, without_lines},
 };
 
-/// The code of a finding about an object with two different definitions, neither of which is
-/// stricter.
+/// The code of a finding about two different definitions of an object other than a policy.
 pub(crate) const CONFLICT: &str = "conflicting-object";
 
 /// Assembles the lowered objects. The result does not depend on the order of the files, except for
@@ -197,7 +196,7 @@ impl Assembly {
 }
 
 /// Merges two objects with the same key, and returns a finding about it. Two different policies
-/// become one that allows nothing. Of other objects, the first one is used.
+/// become one that allows nothing. For other kinds, the first one is kept.
 pub fn merge(first: &mut Object, again: Object) -> Finding {
     let (locations, name) = (
         (location_of(first).cloned(), location_of(&again).cloned()),
@@ -288,7 +287,7 @@ pub(crate) fn duplicate(
 /// The end of the message about two equal definitions.
 const EQUAL: &str = "both definitions are equal";
 
-/// The finding about an object with two different definitions, neither of which is stricter.
+/// The finding about two different definitions of an object other than a policy.
 fn conflict(object: ObjectRef, first: Option<Location>, again: Option<Location>) -> Finding {
     let kept = "the definitions differ, and the first one is used";
     Finding { code: CONFLICT, ..duplicate(object, first, again, kept) }

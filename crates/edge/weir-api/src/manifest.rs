@@ -16,7 +16,7 @@ pub fn manifest(policy: &Policy) -> String {
     object(policy).to_yaml()
 }
 
-/// The same manifest as a JSON value, without text in between.
+/// The same manifest as a JSON value, without an intermediate YAML string.
 pub fn manifest_json(policy: &Policy) -> serde_json::Value {
     object(policy).into()
 }
@@ -92,7 +92,7 @@ fn head(policy: &Policy, kind: ManifestKind) -> Entries {
     fields
 }
 
-/// Whether the rule can match. An empty list matches nothing, and the API reads an empty list as
+/// Whether the rule can match. In the model an empty list matches nothing; in the API it matches
 /// everything.
 fn can_match(rule: &PolicyRule) -> bool {
     !rule.peers.as_ref().is_some_and(Vec::is_empty)
@@ -141,7 +141,7 @@ fn action(action: Action, kind: ManifestKind) -> &'static str {
     }
 }
 
-/// Peers with one index were one entry: several networks or names.
+/// Peers with one index came from one API entry: several networks or names.
 fn peers(peers: &[Peer], kind: ManifestKind) -> Vec<Layout> {
     let mut all = Vec::new();
     for group in peers.chunk_by(|a, b| a.index == b.index && is_listed(a) && is_listed(b)) {
@@ -190,8 +190,8 @@ fn peers(peers: &[Peer], kind: ManifestKind) -> Vec<Layout> {
     all
 }
 
-/// The items without repetitions. Two networks can differ only in bits behind the prefix, and the
-/// API rejects a list that has one network or name twice.
+/// The items without repetitions. Two networks can differ only in host bits, and the API rejects
+/// a list that has one network or name twice.
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut all = Vec::new();
     for item in items {

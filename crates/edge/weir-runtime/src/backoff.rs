@@ -42,9 +42,9 @@ pub fn delay(first: Duration, longest: Duration, failures: u32) -> Duration {
 }
 
 /// A random duration between half of `delay` and all of it, so that processes that failed together
-/// retry apart.
+/// do not retry at the same time.
 pub fn jitter(delay: Duration) -> Duration {
-    // Every `RandomState` has keys of its own.
+    // Each `RandomState` has different, random keys, so this hash is a random number.
     let part = u32::try_from(RandomState::new().hash_one(()) % 1000).unwrap_or(0);
     delay / 2 + delay * part / 2000
 }

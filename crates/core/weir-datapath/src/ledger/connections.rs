@@ -7,7 +7,7 @@ use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId};
 use super::{Ledger, attempt::set_named_by};
 use crate::{ApplyError, Datapath, EndingFlows};
 
-/// The fate of established connections that a change forbids.
+/// What happens to established connections that a change forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Established {
     /// They continue.

@@ -67,8 +67,8 @@ const CLUSTER: Dialect = Dialect {
 /// The priority of a BaselineAdminNetworkPolicy: after all others of its tier.
 const LAST: u32 = 1001;
 
-/// A cluster-wide policy. If the API server would reject it, it allows nothing, and denies what it
-/// would have passed.
+/// A cluster-wide policy. If the API server would reject it, it allows nothing, and its pass
+/// rules become deny rules.
 pub(crate) fn lower(
     ctx: &mut LowerContext,
     tree: &Tree,

@@ -1,4 +1,4 @@
-//! An object that is about to be written: the tree, and which parts get a line each.
+//! A YAML document to write, with flow or block style per collection.
 
 use std::fmt::Write;
 
@@ -125,7 +125,7 @@ fn indent(out: &mut String, depth: usize) {
     out.extend(std::iter::repeat_n("  ", depth));
 }
 
-/// Text that YAML reads as this text, in quotes unless it is certain to need none.
+/// Quotes text unless YAML certainly reads it unquoted as the same string.
 fn quoted(text: &str) -> String {
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
