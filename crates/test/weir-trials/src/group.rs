@@ -24,7 +24,7 @@ const PORT: u16 = 7070;
 const ONLY_API: &str = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
 
 /// Whether a datagram from one pod to a group arrives at another pod.
-fn hears<B: Backend>(
+fn arrives<B: Backend>(
     cluster: &TrialCluster<B>,
     from: [&str; 2],
     to: [&str; 2],
@@ -102,22 +102,22 @@ fn interface() -> io::Result<u32> {
     Ok(net::netdevice::name_to_index(&socket, name.unwrap_or("eth0"))?)
 }
 
-/// An isolated pod hears no group, except for what the link needs.
+/// No packet to a group arrives at an isolated pod, except for packets that the link needs.
 pub(crate) fn isolated_pods_hear_no_group<B: Backend>(backend: B) {
     let mut cluster = TrialCluster::new(backend, &world(PODS), Wiring::Bridged, Mode::Enforce);
     let ports = (PORT, PORT);
     for group in GROUPS {
-        assert!(hears(&cluster, WEB, DB, group, ports, ARRIVAL_TIMEOUT), "{group}, open");
+        assert!(arrives(&cluster, WEB, DB, group, ports, ARRIVAL_TIMEOUT), "{group}, open");
     }
     cluster.put(&policy("db", ONLY_API));
     for group in GROUPS {
-        assert!(!hears(&cluster, WEB, DB, group, ports, DROP_TIMEOUT), "{group}, isolated");
+        assert!(!arrives(&cluster, WEB, DB, group, ports, DROP_TIMEOUT), "{group}, isolated");
     }
-    let dhcp = |group, ports| hears(&cluster, WEB, DB, group, ports, ARRIVAL_TIMEOUT);
+    let dhcp = |group, ports| arrives(&cluster, WEB, DB, group, ports, ARRIVAL_TIMEOUT);
     assert!(dhcp("255.255.255.255", (68, 67)), "DHCP");
     assert!(dhcp("ff02::1:2", (546, 547)), "DHCPv6");
     cluster.remove("db");
     for group in GROUPS {
-        assert!(hears(&cluster, API, DB, group, ports, ARRIVAL_TIMEOUT), "{group}, open again");
+        assert!(arrives(&cluster, API, DB, group, ports, ARRIVAL_TIMEOUT), "{group}, open again");
     }
 }

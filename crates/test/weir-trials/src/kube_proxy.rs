@@ -81,7 +81,7 @@ pub(crate) fn invalid_packets_are_dropped<B: Backend>(backend: B) {
     assert_eq!(all(), [[false, false]; 3], "with kube-proxy's rule");
 }
 
-/// kube-proxy rejects connections to a service without endpoints, so that clients fail at once.
+/// kube-proxy rejects connections to a service without endpoints, so that clients fail immediately.
 pub(crate) fn services_without_endpoints_are_rejected<B: Backend>(backend: B) {
     let cluster = cluster(backend);
     forward(&cluster, "-d {} -p tcp -m tcp --dport 81 -j REJECT", FAR);
