@@ -40,7 +40,7 @@ enum Content {
     /// One set with the members of all sets of the program.
     Union(Slot),
     /// The sets of a tier.
-    Tier(TierCompiler, Layout),
+    Tier(Box<(TierCompiler, Layout)>),
 }
 
 /// The sets that contain an address, by number. In sets of named ports, with each of its ports.
@@ -82,7 +82,7 @@ impl PeerSets {
     pub(crate) fn tier(compiler: TierCompiler, layout: Layout) -> Self {
         let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
         let (sets, pieces, family) = (sets.collect(), compiler.pieces(), compiler.family);
-        PeerSets::new(Content::Tier(compiler, layout), family, sets, pieces)
+        PeerSets::new(Content::Tier(Box::new((compiler, layout))), family, sets, pieces)
     }
 
     fn new(
@@ -137,13 +137,13 @@ impl PeerSets {
     pub(crate) fn slots(&self) -> &[Slot] {
         match &self.content {
             Content::Union(slot) => std::slice::from_ref(slot),
-            Content::Tier(_, layout) => &layout.slots,
+            Content::Tier(tier) => &tier.1.slots,
         }
     }
 
     /// Whether the sets belong to an admin tier, which other tiers follow.
     pub(crate) fn is_admin(&self) -> bool {
-        matches!(&self.content, Content::Tier(compiler, _) if compiler.end == Action::Pass)
+        matches!(&self.content, Content::Tier(tier) if tier.0.end == Action::Pass)
     }
 
     /// Records in `touched` the new memberships of addresses that a set change may affect.
@@ -200,7 +200,8 @@ impl PeerSets {
         if both == before {
             return None;
         }
-        let Content::Tier(compiler, layout) = &self.content else { return None };
+        let Content::Tier(tier) = &self.content else { return None };
+        let (compiler, layout) = &**tier;
         let old = self.members.get(&address).map(|kind| kind.memberships());
         let kind = self.kind(address, &old.into_iter().flatten().chain(sets.clone()).collect());
         let by_blocks = compiler.decide(self.rules_of_piece(&kind));
@@ -214,7 +215,8 @@ impl PeerSets {
     /// The decisions about an address before and after it gets these memberships. `None` if the
     /// sets belong to no ordered tier.
     pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> Option<[PeerDecision; 2]> {
-        let Content::Tier(compiler, _) = &self.content else { return None };
+        let Content::Tier(tier) = &self.content else { return None };
+        let (compiler, _) = &**tier;
         let before = self.members.get(&address).map(|kind| kind.memberships());
         let kinds =
             [before.unwrap_or_default(), sets.clone()].map(|sets| self.kind(address, &sets));
@@ -262,7 +264,7 @@ impl PeerSets {
                 let ports: BTreeSet<_> = kind.sets.iter().map(|(_, port)| (0, *port)).collect();
                 return ports.into_iter().collect();
             }
-            Content::Tier(compiler, layout) => (compiler, layout),
+            Content::Tier(tier) => &**tier,
         };
         let decision = self.decide(compiler, kind, &kind.ports().collect());
         let by_blocks = compiler.decide(self.rules_of_piece(kind));

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         };
         let has_chain =
             |table: &NftTable, end: &str| table.chains.keys().any(|name| name.ends_with(end));
-        let cases: [(&str, &dyn Fn(&NftTable) -> bool); 7] = [
+        let cases: [(&str, Check<'_>); 7] = [
             ("merged peers of NetworkPolicies", &|table| {
                 has_set(table, |_, set| set.comment.ends_with("sets together"))
             }),
@@ -46,6 +46,9 @@ fn main() -> ExitCode {
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
     weir_trials::main(|| vec![merged, text])
 }
+
+/// A property of a table.
+type Check<'a> = &'a dyn Fn(&NftTable) -> bool;
 
 /// The kernel lists the rendered ruleset, apart from white space, counters and the order within
 /// sets.

@@ -154,7 +154,7 @@ impl Crowd {
     /// The tenth of the policies that is removed and added.
     fn changing(self) -> impl Iterator<Item = usize> {
         let is_changing = |at: &usize| {
-            (at / POLICIES_PER_NAMESPACE * 7 + at % POLICIES_PER_NAMESPACE * 3) % 10 == 0
+            (at / POLICIES_PER_NAMESPACE * 7 + at % POLICIES_PER_NAMESPACE * 3).is_multiple_of(10)
         };
         (0..self.policies).filter(is_changing)
     }
