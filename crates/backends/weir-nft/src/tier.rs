@@ -356,7 +356,7 @@ pub(crate) struct Lookups {
     pub(crate) all_ports: Vec<NftRule>,
 }
 
-/// Up to this many comparisons of ports cost as much as one lookup.
+/// Up to this many rules compare their ports one by one, which saves a map and its chains.
 const MAX_COMPARISONS: usize = 12;
 
 /// The rules of classes, each with a comparison of the port. `None` if there are too many.
