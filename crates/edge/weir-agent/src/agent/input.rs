@@ -57,7 +57,9 @@ impl InputState {
         if !changes.is_empty() && self.received.len() < MAX_TIMED {
             self.received.push(received);
         }
-        self.nodes.observe(changes);
+        if self.sync != SourceState::InSync {
+            self.nodes.observe(changes);
+        }
     }
 
     /// Records that the source has read everything. Returns the new state if it changed.

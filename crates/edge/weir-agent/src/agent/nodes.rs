@@ -19,8 +19,8 @@ pub(super) struct KnownNodes {
     is_own_known: bool,
     /// The node of each pod, and each Node object.
     mentioned: BTreeMap<Key, Name>,
-    /// The addresses of the agent's own Node object.
-    declared: BTreeSet<IpAddr>,
+    /// The addresses of each Node object.
+    declared: BTreeMap<Name, BTreeSet<IpAddr>>,
     machine_addresses: Option<MachineAddresses>,
 }
 
@@ -30,19 +30,22 @@ impl KnownNodes {
             own,
             is_own_known: false,
             mentioned: BTreeMap::new(),
-            declared: BTreeSet::new(),
+            declared: BTreeMap::new(),
             machine_addresses,
         }
     }
 
     /// Collects the nodes that the source's changes mention.
     pub(super) fn observe(&mut self, changes: &[Change]) {
-        let own = changes.iter().rev().find_map(|change| match change {
-            Change::Put(Object::Node(node)) if node.name == self.own => Some(node),
-            _ => None,
-        });
-        if let Some(node) = own {
-            self.declared = node.addresses.iter().copied().collect();
+        for change in changes {
+            match change {
+                Change::Put(Object::Node(node)) => {
+                    let addresses = node.addresses.iter().copied().collect();
+                    self.declared.insert(node.name.clone(), addresses);
+                }
+                Change::Remove(Key::Node(name)) => _ = self.declared.remove(name),
+                _ => (),
+            }
         }
         if self.is_own_known {
             return;
@@ -67,8 +70,8 @@ impl KnownNodes {
         }
     }
 
-    /// Why the source cannot be meant for this machine. None if it mentions the node, and the Node
-    /// object has an address of the machine.
+    /// Why the source cannot be meant for this machine. None if it mentions the node, and the machine
+    /// is not another node.
     pub(super) fn objection(&self) -> Option<String> {
         if self.is_own_known {
             return self.foreign_addresses();
@@ -86,18 +89,17 @@ impl KnownNodes {
         Some(format!("no pod runs on node {0}, and there is no Node {0}; {others}", self.own))
     }
 
-    /// Why the Node object belongs to another machine. The agent would remove the rules of this
-    /// machine's pods.
+    /// Why this machine is another node. The agent would remove the rules of its pods.
     fn foreign_addresses(&self) -> Option<String> {
         let machine = (self.machine_addresses?)().ok()?;
-        if self.declared.is_empty() || !self.declared.is_disjoint(&machine) {
+        let shared = |name: &Name| self.declared.get(name)?.intersection(&machine).next();
+        if shared(&self.own).is_some() {
             return None;
         }
-        let declared: Vec<String> = self.declared.iter().map(IpAddr::to_string).collect();
+        let (other, address) = self.declared.keys().find_map(|name| Some((name, shared(name)?)))?;
         Some(format!(
-            "Node {} has the addresses {}, and this machine has none of them",
-            self.own,
-            declared.join(", ")
+            "this machine has the address {address} of Node {other}, and none of Node {}",
+            self.own
         ))
     }
 }
