@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_datapath::EndingFlows;
+use weir_model::Protocol;
 
 use crate::{Connection, Tuple};
 
@@ -21,6 +22,9 @@ pub(crate) struct Endings {
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+
+/// The first port that Linux gives to clients, by default.
+const FIRST_CLIENT_PORT: u16 = 32_768;
 
 impl Endings {
     /// Decides about a connection. `own` are the addresses of the machine.
@@ -47,16 +51,15 @@ impl Endings {
             return;
         }
         let is_reverse_allowed = || !ending.are_forbidden(to, from, connection.reverse_port());
-        // The original sender of a connection that was picked up may be the server of an allowed
-        // one.
-        if !is_forbidden || connection.is_picked_up && is_reverse_allowed() {
+        if !is_forbidden || is_reversed(&connection) && is_reverse_allowed() {
             self.kept.push(connection.original);
             return;
         }
         self.all.insert(connection);
-        // With equal ports, a reply looks like a connection of the other side. If policies allow
-        // that connection, it must not be blocked.
-        let is_ambiguous = connection.port().is_some()
+        // With equal ports, a datagram of the other side can be a reply or a flow of its own, as with
+        // gossip protocols. If policies allow such a flow, it must not be blocked. A client of TCP
+        // could use its server's port to escape, and no server connects from its own port.
+        let is_ambiguous = connection.port().is_some_and(|(protocol, _)| protocol == Protocol::Udp)
             && connection.original.source_port == connection.reply.source_port
             && is_reverse_allowed();
         // A reply of ICMP never opens a connection.
@@ -79,4 +82,13 @@ impl Endings {
             }
         }
     }
+}
+
+/// Whether the original sender is probably the server: the kernel picked the connection up, and the
+/// ports are those of a reply. The ports matter, because a client can make the kernel pick any
+/// connection up, but it cannot choose the port of the server.
+fn is_reversed(connection: &Connection) -> bool {
+    connection.is_picked_up
+        && connection.original.source_port < FIRST_CLIENT_PORT
+        && connection.reply.source_port >= FIRST_CLIENT_PORT
 }

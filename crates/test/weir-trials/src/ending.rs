@@ -8,12 +8,11 @@ use std::{
 };
 
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
-use weir_model::{Protocol, Verdict};
 use weir_netfilter::Conntrack;
 
 use crate::{
     Backend,
-    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, TrialCluster, address, flow, policy},
+    cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, TrialCluster, address, policy},
     judged::{API, DB, LOCKED, WEB},
     node,
 };
@@ -188,22 +187,57 @@ pub(crate) fn the_same_port_at_both_ends<B: Backend>(backend: B) {
     assert!(web.recv(&mut buffer).is_ok(), "allowed in the other direction");
 }
 
-/// A connection that conntrack lost, and picked up when the server sent first.
-pub(crate) fn a_connection_that_was_picked_up<B: Backend>(backend: B) {
-    let mut cluster = TrialCluster::with(backend, &[]);
-    let allowed = flow(API[0], DB[0], Protocol::Tcp, 80);
-    let mut open = cluster.lab.converse(allowed, ARRIVAL_TIMEOUT).unwrap();
+/// Connects to `db` from a port of a client.
+fn connect_to_db<B: Backend>(cluster: &TrialCluster<B>) -> [TcpStream; 2] {
+    let there = SocketAddr::new(address(DB[0]), 80);
+    let listener = cluster.lab.at(there.ip(), || TcpListener::bind(there).unwrap()).unwrap();
+    let connect = || {
+        let (family, kind) = (net::AddressFamily::INET, net::SocketType::STREAM);
+        let socket = net::socket(family, kind, None).unwrap();
+        net::bind(&socket, &SocketAddr::new(address(API[0]), 40_000)).unwrap();
+        net::connect(&socket, &there).unwrap();
+        TcpStream::from(socket)
+    };
+    let client = cluster.lab.at(address(API[0]), connect).unwrap();
+    let ends = [client, listener.accept().unwrap().0];
+    ends.iter().for_each(|end| end.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap());
+    ends
+}
+
+/// Makes conntrack on the node `n1` lose all connections.
+fn lose_connections<B: Backend>(cluster: &TrialCluster<B>) {
     let mut conntrack = cluster.lab.on_node("n1", || Conntrack::open().unwrap()).unwrap();
     let mut all = Vec::new();
     conntrack.list(|connection| all.push(connection)).unwrap();
     all.iter().for_each(|connection| conntrack.delete(connection).unwrap());
-    assert_eq!(open.call_back(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
+}
+
+/// An allowed connection that conntrack lost, and picked up when the server sent first.
+pub(crate) fn a_connection_that_was_picked_up<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let [mut client, mut server] = connect_to_db(&cluster);
+    lose_connections(&cluster);
+    server.write_all(b"1").unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 1);
     // `db` allows ingress from all, and no egress.
     let db = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress]";
     cluster.put(&policy("tight", db));
     assert_eq!(cluster.cut(), [0, 0]);
-    assert_eq!(open.exchange(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
-    assert_eq!(open.call_back(ARRIVAL_TIMEOUT).unwrap(), Verdict::Allow);
+    client.write_all(b"2").unwrap();
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 1);
+    server.write_all(b"3").unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 1);
+}
+
+/// A connection that becomes forbidden. A client that made conntrack pick it up gains nothing.
+pub(crate) fn a_picked_up_connection_of_a_client<B: Backend>(backend: B) {
+    let mut cluster = TrialCluster::with(backend, &[]);
+    let [mut client, mut server] = connect_to_db(&cluster);
+    lose_connections(&cluster);
+    client.write_all(b"1").unwrap();
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 1);
+    cluster.put(&policy("tight", CLOSED));
+    assert_eq!(cluster.cut(), [1, 0]);
 }
 
 /// The helper that expects FTP data connections.

@@ -75,6 +75,10 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("the_nodes_own_connections_are_never_cut", ending::connections_of_the_node),
         ("equal_ports_at_both_ends_leave_the_other_direction", ending::the_same_port_at_both_ends),
         ("a_picked_up_connection_is_not_cut", ending::a_connection_that_was_picked_up),
+        (
+            "a_forbidden_connection_is_cut_also_if_it_was_picked_up",
+            ending::a_picked_up_connection_of_a_client,
+        ),
         ("an_expected_connection_ends_with_its_master", ending::an_expected_connection),
         ("echo_needs_a_rule_without_ports", icmp::echo_needs_a_rule_without_ports),
         ("egress_rules_apply_to_echo", icmp::echo_on_the_way_out),
