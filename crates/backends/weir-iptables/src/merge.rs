@@ -58,7 +58,7 @@ impl ChainCompiler<'_> {
         }
         for (range, sets) in sorted.ranges {
             let members = self.match_derived_set(IpSetKind::Addresses, own(sets), None);
-            let ports = match_ports(&Ports::Of(vec![range])).into_iter();
+            let ports = match_ports(&Ports::from(range)).into_iter();
             all.extend(ports.map(|ports| vec![ports, members.clone()]));
         }
         all
@@ -88,7 +88,7 @@ impl ChainCompiler<'_> {
             all.push(vec![self.match_fixed_set(IpSetKind::Blocks, entries(sorted.any))]);
         }
         for (range, groups) in sorted.ranges {
-            let ports = match_ports(&Ports::Of(vec![range])).into_iter();
+            let ports = match_ports(&Ports::from(range)).into_iter();
             if groups.contains(&everyone) {
                 all.extend(ports.map(|ports| vec![ports]));
                 continue;

@@ -56,7 +56,7 @@ impl PortClasses {
             let covered = pieces.iter().map(|(range, _)| range);
             let covered = covered.filter(|range| range.protocol == *protocol);
             if let Some(free) = first_free(covered) {
-                let ports = Ports::Of(vec![PortRange::all(*protocol)]);
+                let ports = Ports::from(PortRange::all(*protocol));
                 let sample = (*protocol, free);
                 protocols.push(PortClass { ports, rules: rules.clone(), sample, protocol: None });
             }

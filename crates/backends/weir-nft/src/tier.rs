@@ -220,9 +220,7 @@ impl TierCompiler {
             let chain = ElementData::goto(self.add_chain(objects, "-ports", rules));
             let chain = Some(Arc::new(chain));
             let Ports::Of(ranges) = ports else { continue };
-            chains.extend(
-                ranges.into_iter().map(|range| (ElementKey::Service(range), chain.clone())),
-            );
+            chains.extend(ranges.iter().map(|range| (ElementKey::Service(*range), chain.clone())));
         }
         all.push(chain::look_up_ports(objects, chains));
         all.extend(rest);

@@ -23,6 +23,7 @@ mod name_table;
 mod net;
 mod object;
 mod policy;
+mod ports;
 mod program;
 mod rule;
 mod set;
@@ -44,8 +45,9 @@ pub use policy::{
     Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
     Subject, Tier, Who,
 };
+pub use ports::{PortList, Ports};
 pub use program::Program;
-pub use rule::{Chain, Origin, Peers, Ports, Rule, RuleSet, Section};
+pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
 pub use set::{Member, PortOwners, SetId, SetKey};
 pub use spelling::{closest, edit_distance};
 pub use world::World;

@@ -1,6 +1,6 @@
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
-use crate::{Action, Block, Direction, Location, PolicyId, PortRange, Protocol, SetId};
+use crate::{Action, Block, Direction, Location, PolicyId, PortList, Ports, SetId};
 
 /// All rules for a pod. Pods with equal rules share one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -70,6 +70,21 @@ pub struct Section {
     pub idle: Vec<Rule>,
 }
 
+impl Section {
+    /// The size of the section: its rules, the exceptions of their blocks, and the port ranges of
+    /// each distinct port list. The cost to plan it is proportional to this number.
+    pub fn cost(&self) -> usize {
+        let rules = || self.rules.iter().chain(&self.idle);
+        let exceptions = rules().map(|rule| match &rule.peers {
+            Peers::Block(block) => block.except.len(),
+            Peers::Any | Peers::Set(_) | Peers::PortSet(_) => 0,
+        });
+        let lists: HashSet<&PortList> = rules().filter_map(|rule| rule.ports.list()).collect();
+        let ranges = lists.into_iter().map(|list| list.len());
+        rules().count() + exceptions.sum::<usize>() + ranges.sum::<usize>()
+    }
+}
+
 /// One rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
@@ -106,52 +121,6 @@ impl fmt::Display for Peers {
     }
 }
 
-/// Ports at the destination.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ports {
-    /// Every port of every protocol, and protocols that have no ports.
-    Any,
-    /// These ranges: sorted, neither adjacent nor overlapping, and at least one.
-    Of(Vec<PortRange>),
-}
-
-impl Ports {
-    /// The ports in canonical form; `None` if there are no ranges.
-    pub fn from_ranges(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
-        let mut ranges: Vec<PortRange> = ranges.into_iter().collect();
-        ranges.sort();
-        ranges.dedup_by(|next, last| {
-            let touches =
-                next.protocol == last.protocol && u32::from(next.first) <= u32::from(last.last) + 1;
-            if touches {
-                last.last = last.last.max(next.last);
-            }
-            touches
-        });
-        (!ranges.is_empty()).then_some(Ports::Of(ranges))
-    }
-
-    /// Whether it contains the port of the protocol.
-    pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
-        match self {
-            Ports::Any => true,
-            Ports::Of(ranges) => ranges.iter().any(|range| range.contains(protocol, port)),
-        }
-    }
-}
-
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ports::Any => f.write_str("any port"),
-            Ports::Of(ranges) => {
-                let list: Vec<String> = ranges.iter().map(PortRange::to_string).collect();
-                f.write_str(&list.join(", "))
-            }
-        }
-    }
-}
-
 /// The part of the section's policy that a rule was compiled from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
@@ -179,21 +148,30 @@ impl fmt::Display for Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{PolicyKind, PortRange, Protocol};
 
     #[test]
-    fn ports_that_touch_or_overlap_become_one_range() {
-        let range = |first, last| PortRange { protocol: Protocol::Tcp, first, last };
-        let ports = Ports::from_ranges([
-            range(90, 95),
-            range(80, 85),
-            range(84, 89),
-            PortRange::one(Protocol::Udp, 90),
-        ]);
-        assert_eq!(ports, Some(Ports::Of(vec![range(80, 95), PortRange::one(Protocol::Udp, 90)])));
-        assert_eq!(
-            Ports::from_ranges([range(0, u16::MAX), range(u16::MAX, u16::MAX)]),
-            Some(Ports::Of(vec![range(0, u16::MAX)]))
-        );
-        assert_eq!(Ports::from_ranges([]), None);
+    fn the_cost_of_a_section_counts_a_shared_port_list_once() {
+        let ports = |count| {
+            let ranges = (0..count).map(|port| PortRange::one(Protocol::Tcp, 2 * port));
+            Ports::from_ranges(ranges).expect("there are ranges")
+        };
+        let except = |count: u8| {
+            let nets = (0..count).map(|last| std::net::IpAddr::from([10, 0, 0, last]).into());
+            Block::new("10.0.0.0/8".parse().expect("a network"), nets)
+        };
+        let origin = Origin { direction: Direction::Egress, rule: 0, peer: None, line: 0 };
+        let rule =
+            |peers, ports| Rule { peers, ports, action: Action::Allow, origin: origin.clone() };
+        let policy =
+            PolicyId { kind: PolicyKind::NetworkPolicy, namespace: "a".into(), name: "b".into() };
+        let rules = vec![
+            rule(Peers::Any, ports(1000)),
+            rule(Peers::Block(except(30)), ports(1000)),
+            rule(Peers::Block(except(0)), ports(7)),
+        ];
+        let idle = vec![rule(Peers::Any, Ports::Any)];
+        let section = Section { policy, location: None, rules, idle };
+        assert_eq!(section.cost(), 4 + 30 + 1007);
     }
 }

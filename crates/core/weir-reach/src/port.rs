@@ -50,7 +50,7 @@ pub(crate) fn union(ranges: impl IntoIterator<Item = PortRange>) -> Vec<PortRang
         _ => range,
     };
     match Ports::from_ranges(ranges) {
-        Some(Ports::Of(ranges)) => ranges.into_iter().map(whole).collect(),
+        Some(Ports::Of(ranges)) => ranges.iter().copied().map(whole).collect(),
         _ => Vec::new(),
     }
 }
