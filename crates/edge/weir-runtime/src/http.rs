@@ -1,13 +1,14 @@
-//! An HTTP server with a connection limit and timeouts.
+//! An HTTP server that no client can keep others from using.
 //!
-//! *Invariant*: a client that sends slowly, or nothing, cannot keep other clients out.
+//! *Invariant*: a new connection is accepted immediately. If there is no room, the server closes
+//! the oldest connection of the client that has the most.
+
+mod progress;
 
 use std::{
+    collections::BTreeMap,
     io,
-    net::{SocketAddr, TcpListener},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    net::{IpAddr, SocketAddr, TcpListener},
     time::Duration,
 };
 
@@ -15,22 +16,32 @@ use axum::{
     Router,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    serve::Listener,
 };
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use progress::WriteProgress;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Sleep, sleep},
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
 };
 
 /// The limits of [`serve`].
 const LIMITS: HttpLimits = HttpLimits {
     connections: 512,
+    per_client: 128,
     request_timeout: Duration::from_secs(3),
+    write_timeout: Duration::from_secs(3),
     lifetime: Duration::from_secs(60),
 };
+/// The most bytes of a request that are buffered.
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
+/// The delay after a failure to accept, for example without free file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +68,13 @@ pub async fn serve(listener: TcpListener, router: Router) {
 async fn serve_within(listener: TcpListener, router: Router, limits: HttpLimits) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let slots = Arc::new(Semaphore::new(limits.connections));
-    axum::serve(Limited { listener, slots, limits }, router).await
+    let mut connections = Connections { limits, open: Vec::new(), tasks: JoinSet::new() };
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => connections.add(stream, client.ip(), router.clone()),
+            Err(_) => sleep(ACCEPT_RETRY).await,
+        }
+    }
 }
 
 /// The response to a request for metrics: all metrics of the registry, in OpenMetrics text.
@@ -84,126 +100,63 @@ pub fn readiness(reasons: &[String]) -> Response {
 
 #[derive(Clone, Copy, Debug)]
 struct HttpLimits {
-    /// The most connections that are open at a time. The kernel queues further ones.
+    /// The most connections that are open at a time.
     connections: usize,
-    /// The longest time until a request is complete, from the connection's start or the last
-    /// response.
+    /// The most connections from one address.
+    per_client: usize,
+    /// The longest time until the request is complete.
     request_timeout: Duration,
+    /// The longest time for which a client may leave a response unread.
+    write_timeout: Duration,
     /// The longest time that a connection stays open.
     lifetime: Duration,
 }
 
-/// A listener that accepts only as many connections as there are slots.
-struct Limited {
-    listener: tokio::net::TcpListener,
-    slots: Arc<Semaphore>,
+/// The open connections. Each serves one request. Dropping the value closes them.
+struct Connections {
     limits: HttpLimits,
+    /// Oldest first.
+    open: Vec<(IpAddr, AbortHandle)>,
+    tasks: JoinSet<()>,
 }
 
-/// A connection with its deadlines and its slot.
-struct Connection {
-    stream: TcpStream,
-    end: Pin<Box<Sleep>>,
-    /// The deadline for the next request; none while a request is being handled.
-    request_deadline: Option<Pin<Box<Sleep>>>,
-    request_timeout: Duration,
-    /// How many bytes of [`END_OF_REQUEST`] were read last.
-    matched: usize,
-    _slot: Option<OwnedSemaphorePermit>,
-}
-
-/// The empty line after the header fields.
-const END_OF_REQUEST: &[u8] = b"\r\n\r\n";
-
-impl Connection {
-    fn is_expired(&mut self, context: &mut Context<'_>) -> bool {
-        let is_late = |deadline: &mut Pin<Box<Sleep>>| deadline.as_mut().poll(context).is_ready();
-        self.request_deadline.as_mut().is_some_and(is_late)
-            || self.end.as_mut().poll(context).is_ready()
-    }
-
-    /// Clears the deadline if these bytes complete a request.
-    fn find_end_of_request(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.matched = if *byte == END_OF_REQUEST[self.matched] {
-                self.matched + 1
-            } else {
-                usize::from(*byte == END_OF_REQUEST[0])
-            };
-            if self.matched == END_OF_REQUEST.len() {
-                (self.matched, self.request_deadline) = (0, None);
-            }
+impl Connections {
+    fn add(&mut self, stream: TcpStream, client: IpAddr, router: Router) {
+        while self.tasks.try_join_next().is_some() {}
+        self.open.retain(|(_, task)| !task.is_finished());
+        if let Some(crowded) = self.crowded(client)
+            && let Some(oldest) = self.open.iter().position(|(client, _)| *client == crowded)
+        {
+            self.open.remove(oldest).1.abort();
         }
+        let task = self.tasks.spawn(serve_one(stream, router, self.limits));
+        self.open.push((client, task));
+    }
+
+    /// The client that must give up a connection for a new one of `client`.
+    fn crowded(&self, client: IpAddr) -> Option<IpAddr> {
+        let mut counts = BTreeMap::<IpAddr, usize>::new();
+        self.open.iter().for_each(|(client, _)| *counts.entry(*client).or_default() += 1);
+        if counts.get(&client).is_some_and(|count| *count >= self.limits.per_client) {
+            return Some(client);
+        }
+        let is_full = self.open.len() >= self.limits.connections;
+        let largest = counts.into_iter().max_by_key(|(_, count)| *count);
+        largest.filter(|_| is_full).map(|(client, _)| client)
     }
 }
 
-impl Listener for Limited {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed.
-        let slot = self.slots.clone().acquire_owned().await.ok();
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let HttpLimits { request_timeout, lifetime, .. } = self.limits;
-        let connection = Connection {
-            stream,
-            end: Box::pin(sleep(lifetime)),
-            request_deadline: Some(Box::pin(sleep(request_timeout))),
-            request_timeout,
-            matched: 0,
-            _slot: slot,
-        };
-        (connection, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.is_expired(context) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.find_end_of_request(&buffer.filled()[before..]);
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.end.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        let mut deadline = Box::pin(sleep(self.request_timeout));
-        // Hyper may not poll a read between the last response and the next request, so the task
-        // must be registered here to be woken when the client stays silent.
-        if deadline.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        self.request_deadline = Some(deadline);
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
+/// Serves one request. Pipelined requests after it are not read.
+async fn serve_one(stream: TcpStream, router: Router, limits: HttpLimits) {
+    let stream = TokioIo::new(WriteProgress::new(stream, limits.write_timeout));
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_REQUEST_BYTES)
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request_timeout)
+        .serve_connection(stream, TowerToHyperService::new(router));
+    // An error concerns only this client.
+    _ = timeout(limits.lifetime, connection).await;
 }
 
 #[cfg(test)]
