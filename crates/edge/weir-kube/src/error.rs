@@ -3,6 +3,9 @@ use std::{error::Error, io, path::PathBuf, time::Duration};
 /// Any other error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
+/// In the message of the API server if a request names a version that it has not reached.
+const VERSION_TOO_LARGE: &str = "Too large resource version";
+
 /// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -37,11 +40,19 @@ pub enum ApiError {
         /// The plural and the group.
         resource: String,
     },
-    /// The object or resource does not exist.
+    /// The API server has no such path: it does not serve the resource, or is no API server.
     #[error("the API server has no {resource}")]
     Missing {
         /// The plural and the group.
         resource: String,
+    },
+    /// The API server serves the resource, and has no object of this name.
+    #[error("there is no {name} in {resource}")]
+    Absent {
+        /// The plural and the group.
+        resource: String,
+        /// The name of the object.
+        name: String,
     },
     /// The resourceVersion or continue token of the request has expired.
     #[error("the API server no longer has the requested version of {resource}")]
@@ -79,9 +90,15 @@ pub enum ApiError {
         /// The time without an event.
         after: Duration,
     },
-    /// Watches end without having delivered an event.
-    #[error("the API server ends each watch of {resource} immediately")]
+    /// Watches end much earlier than requested.
+    #[error("the API server ends each watch of {resource} early")]
     Ended {
+        /// The plural and the group.
+        resource: String,
+    },
+    /// The API server's latest version is older than one that it has sent before.
+    #[error("the resource versions of {resource} went back, as after a restore of etcd")]
+    Reverted {
         /// The plural and the group.
         resource: String,
     },
@@ -114,12 +131,16 @@ impl ApiError {
                 "check that the CRD is installed and that the address is a Kubernetes API server"
                     .into()
             }
+            ApiError::Absent { .. } => "check the name".into(),
             ApiError::Gone { .. } => "try again".into(),
             ApiError::Refused { .. } | ApiError::Garbled { .. } => {
                 "try again; if the error persists, check the log of the API server".into()
             }
             ApiError::Silent { .. } | ApiError::Ended { .. } => {
                 "check the API server and any proxy or load balancer in front of it".into()
+            }
+            ApiError::Reverted { .. } => {
+                "all objects are listed again; if the error persists, check etcd".into()
             }
         }
     }
@@ -164,6 +185,7 @@ impl ApiError {
             403 => ApiError::Forbidden { verb, resource },
             404 => ApiError::Missing { resource },
             410 => ApiError::Gone { resource },
+            504 if message.contains(VERSION_TOO_LARGE) => ApiError::Reverted { resource },
             _ => {
                 let message = one_line(message);
                 ApiError::Refused { verb, resource, code, message, retry_after }

@@ -9,7 +9,7 @@ use weir_runtime::Backoff;
 use crate::{
     Access, ApiError, OnMissing, Resource, WatchSpec,
     kind::ModelKind,
-    wire::{self, ListPage, Unread},
+    wire::{self, ListPage, PageStart, Unread},
 };
 
 /// The number of objects on a page of a list.
@@ -115,7 +115,8 @@ async fn read_kind(
         let mut after: Option<String> = None;
         loop {
             step();
-            let page = wire::page_bytes(client, spec, version, PAGE_SIZE, after.as_deref()).await;
+            let start = after.as_deref().map_or(PageStart::Latest, PageStart::After);
+            let page = wire::page_bytes(client, spec, version, PAGE_SIZE, start).await;
             let bytes = match page {
                 Ok(bytes) => bytes,
                 Err(ApiError::Missing { .. }) if after.is_none() => break,

@@ -1,6 +1,6 @@
 //! Lists: all pages, in the first version that the API server serves.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use weir_runtime::jitter;
@@ -8,8 +8,11 @@ use weir_runtime::jitter;
 use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, OnMissing};
 use crate::{
     ApiError,
-    wire::{self, Definition, ListPage},
+    wire::{self, Definition, ListPage, PageStart, Unread},
 };
+
+/// The bytes per second that the comparisons of one follower may cost on average.
+const COMPARISON_RATE: u64 = 10_000;
 
 impl<S: ObjectSink> Follower<S> {
     /// Reads all pages. The sink gets new and changed objects with each page, and learns which
@@ -26,16 +29,65 @@ impl<S: ObjectSink> Follower<S> {
             // The API server lost writes, as after a restore of etcd: the list is the truth, and
             // nothing that was seen before counts.
             self.sink.distrust();
-            page = self.page(&client, version, None).await?;
+            page = self.page(&client, version, PageStart::Latest).await?;
         }
+        self.read_pages(&client, version, page).await
+    }
+
+    /// Lists again although the watch works, and corrects what the watch missed.
+    pub(super) async fn compare(&mut self) -> Result<NextRequest, Interrupted> {
+        let client = self.connect().await?;
+        let (version, position) = (self.served, self.position.clone());
+        let page = self.page(&client, version, PageStart::NotOlderThan(&position)).await?;
+        if is_before(&page.resource_version, &position) {
+            // Only a list of the latest state shows whether versions really went back.
+            return Err(self.reverted().into());
+        }
+        self.read_pages(&client, version, page).await
+    }
+
+    /// Checks that the API server has reached the current position, before a watch resumes there.
+    /// A watch from a version in the future is silent, and then skips events.
+    pub(super) async fn resume(&mut self) -> Result<NextRequest, Interrupted> {
+        let client = self.connect().await?;
+        let start = PageStart::NotOlderThan(&self.position);
+        let bytes = wire::page_bytes(&client, &self.spec, self.served, 1, start).await?;
+        let page = ListPage::parse(&bytes, &self.spec, self.served, |_: Unread| ())?;
+        if is_before(&page.resource_version, &self.position) {
+            return Err(self.reverted().into());
+        }
+        Ok(NextRequest::Watch)
+    }
+
+    pub(super) fn reverted(&self) -> ApiError {
+        ApiError::Reverted { resource: self.spec.resource.name() }
+    }
+
+    /// Reads the pages after the first one, and completes the list.
+    async fn read_pages(
+        &mut self,
+        client: &Client,
+        version: &'static str,
+        mut page: ListPage<S::Item>,
+    ) -> Result<NextRequest, Interrupted> {
+        let position = page.resource_version.clone();
         self.sink.begin_list();
-        let position = loop {
+        loop {
             self.sink.page(page.items).await?;
-            let Some(token) = page.next else { break page.resource_version };
-            page = self.page(&client, version, Some(&token)).await?;
-        };
+            let Some(token) = page.next else { break };
+            page = self.page(client, version, PageStart::After(&token)).await?;
+            if page.resource_version != position || page.next.as_ref() == Some(&token) {
+                let message = "its pages are not of one list".into();
+                return Err(
+                    ApiError::Garbled { resource: self.spec.resource.name(), message }.into()
+                );
+            }
+        }
         self.sink.complete_list(version).await?;
         (self.served, self.position) = (version, position);
+        let by_size = Duration::from_secs(self.listed_bytes / COMPARISON_RATE);
+        let interval = self.policy.comparison_interval.max(by_size);
+        self.compare_at = Instant::now() + jitter(interval);
         self.list_backoff.reset();
         self.list_problem = None;
         self.report().await?;
@@ -49,7 +101,7 @@ impl<S: ObjectSink> Follower<S> {
     ) -> Result<Option<(&'static str, ListPage<S::Item>)>, ApiError> {
         let resource = self.spec.resource;
         for version in resource.versions {
-            match self.page(client, version, None).await {
+            match self.page(client, version, PageStart::Latest).await {
                 Err(ApiError::Missing { .. }) => (),
                 // The API server checks permissions before it checks whether the kind exists.
                 Err(error @ ApiError::Forbidden { .. })
@@ -70,10 +122,12 @@ impl<S: ObjectSink> Follower<S> {
         &mut self,
         client: &Client,
         version: &str,
-        after: Option<&str>,
+        start: PageStart<'_>,
     ) -> Result<ListPage<S::Item>, ApiError> {
         let size = self.policy.page_size;
-        let bytes = wire::page_bytes(client, &self.spec, version, size, after).await?;
+        let bytes = wire::page_bytes(client, &self.spec, version, size, start).await?;
+        let counted = if let PageStart::After(_) = start { self.listed_bytes } else { 0 };
+        self.listed_bytes = counted + bytes.len() as u64;
         ListPage::parse(&bytes, &self.spec, version, |object| self.sink.convert(object))
     }
 
@@ -86,9 +140,14 @@ impl<S: ObjectSink> Follower<S> {
         }
         let since = self.missing_since.get_or_insert_with(Instant::now);
         let is_past_grace = since.elapsed() >= self.policy.absence_grace;
+        let was_served = !self.served.is_empty();
         match wire::definition(client, &self.spec).await {
-            // Without the right to read definitions, the follower waits for the grace period.
-            Err(ApiError::Forbidden { .. }) if is_past_grace => self.not_installed().await?,
+            // Without the right to read definitions, the follower waits for the grace period. This
+            // proves too little to remove objects.
+            Err(ApiError::Forbidden { .. }) if is_past_grace && !was_served => {
+                self.not_installed().await?;
+            }
+            Err(ApiError::Forbidden { .. }) if is_past_grace => return Err(missing.into()),
             Ok(Definition::Absent) => self.not_installed().await?,
             // The stored objects are still meant, only not readable: the sink keeps them.
             Ok(Definition::OtherVersions) => {
@@ -110,6 +169,7 @@ impl<S: ObjectSink> Follower<S> {
     }
 
     async fn not_installed(&mut self) -> Result<(), Closed> {
+        self.served = "";
         self.sink.version_unknown(None).await?;
         self.sink.begin_list();
         self.sink.complete_list("").await
@@ -117,7 +177,7 @@ impl<S: ObjectSink> Follower<S> {
 }
 
 /// Whether a resourceVersion is lower than another one.
-fn is_before(one: &str, other: &str) -> bool {
+pub(super) fn is_before(one: &str, other: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().ok();
     number(one).zip(number(other)).is_some_and(|(one, other)| one < other)
 }

@@ -1,12 +1,15 @@
 //! The one follower: lists the objects of a kind, watches them, and recovers from every failure.
 //!
 //! ```text
-//!          ┌──────── failure: back-off ─────────┐   ┌── end: resume ──┐
-//!          ▼                                    │   ▼                 │
-//!        List ── complete ───────────────────────► Watch ─────────────┤
-//!          ▲                                        │                 │
-//!          ├── 410, 404, unreadable: back-off ──────┤   other failure: │
-//!          └── silence: new client ─────────────────┘   back-off ──────┘
+//!   ┌─ failure: back-off          complete, or failure
+//!   ▼                          ┌──────────────────────── Compare
+//!  List ── complete ──────┐    ▼        interval over ──────▲
+//!   ▲                     └─► Watch ────────────────────────┘
+//!   │                          ▲ │ ▲
+//!   │         version reached ─┘ │ └─ end on time
+//!   │                 Resume ◄───┤ other failure: back-off
+//!   │                   │        │
+//!   └─ 410, 404, silence, unreadable, versions that went back: back-off
 //! ```
 //!
 //! The follower is generic over its [`ObjectSink`]: the agent lowers objects to changes of the
@@ -19,7 +22,8 @@
 //!   definition.
 //! * Every request that follows a failure waits for a back-off, including the list after 410 Gone.
 //! * A watch without an event or bookmark for `watch_silence` is reported, and the follower lists
-//!   again. The report stays until a watch works.
+//!   again. The report stays until a watch works. Bytes that complete no event do not count.
+//! * A watch resumes after a failure only if the API server has reached its version.
 
 mod events;
 mod list;
@@ -67,6 +71,10 @@ pub(crate) struct Follower<S> {
     /// Set after a silence, until a watch works again.
     is_probing: bool,
     missing_since: Option<Instant>,
+    /// The size of the last list.
+    listed_bytes: u64,
+    /// When everything is compared with a new list.
+    compare_at: Instant,
     /// The generation of the kind's CustomResourceDefinition at the last list. `None` if unknown.
     definition: Option<i64>,
 }
@@ -75,6 +83,10 @@ pub(crate) struct Follower<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextRequest {
     List,
+    /// A list while the watch works.
+    Compare,
+    /// The check before a watch goes on after a failure.
+    Resume,
     Watch,
 }
 
@@ -122,6 +134,8 @@ impl<S: ObjectSink> Follower<S> {
             reported: None,
             is_probing: false,
             missing_since: None,
+            listed_bytes: 0,
+            compare_at: Instant::now(),
             definition: None,
         }
     }
@@ -132,6 +146,8 @@ impl<S: ObjectSink> Follower<S> {
         loop {
             let ended = match step {
                 NextRequest::List => self.list().await,
+                NextRequest::Compare => self.compare().await,
+                NextRequest::Resume => self.resume().await,
                 NextRequest::Watch => self.watch().await,
             };
             let next = match ended {
@@ -155,41 +171,39 @@ impl<S: ObjectSink> Follower<S> {
         if error.is_about_access() || is_silent {
             self.client.renew(self.generation);
         }
-        let backoff = match step {
-            NextRequest::List => &mut self.list_backoff,
-            NextRequest::Watch => &mut self.watch_backoff,
-        };
+        let is_list = matches!(step, NextRequest::List | NextRequest::Compare);
+        let backoff = if is_list { &mut self.list_backoff } else { &mut self.watch_backoff };
         let is_repeated = backoff.failures() > 0;
         let wait = if is_silent { jitter(self.policy.first_retry) } else { backoff.next_delay() };
         let wait = wait.max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER));
         // These failures are part of normal operation, unless they repeat.
-        let is_normal = matches!(
-            (&error, step),
-            (ApiError::Gone { .. }, _)
-                | (ApiError::Missing { .. } | ApiError::Ended { .. }, NextRequest::Watch)
-        );
+        let is_normal = match &error {
+            ApiError::Gone { .. } => true,
+            ApiError::Missing { .. } | ApiError::Ended { .. } => step != NextRequest::List,
+            ApiError::Reverted { .. } => false,
+            _ => step == NextRequest::Compare,
+        };
         if is_repeated || !is_normal {
             let problem = Some(self.problem(&error));
-            match step {
-                NextRequest::List => self.list_problem = problem,
-                NextRequest::Watch => self.watch_problem = problem,
-            }
+            let place = if is_list { &mut self.list_problem } else { &mut self.watch_problem };
+            *place = problem;
             self.report().await?;
         }
         self.is_probing |= is_silent;
-        self.pause(wait).await;
-        Ok(match (step, error) {
-            (NextRequest::List, _) => NextRequest::List,
-            (
-                NextRequest::Watch,
-                ApiError::Gone { .. }
-                | ApiError::Missing { .. }
-                | ApiError::Garbled { .. }
-                | ApiError::Silent { .. },
-            ) => NextRequest::List,
-            (NextRequest::Watch, ApiError::Ended { .. }) if is_repeated => NextRequest::List,
-            (NextRequest::Watch, _) => NextRequest::Watch,
-        })
+        let must_list = match &error {
+            ApiError::Gone { .. } | ApiError::Garbled { .. } => step != NextRequest::Compare,
+            ApiError::Missing { .. } | ApiError::Silent { .. } | ApiError::Reverted { .. } => true,
+            ApiError::Ended { .. } => is_repeated,
+            _ => step == NextRequest::List,
+        };
+        if step == NextRequest::Compare && !must_list {
+            // The watch goes on in the meantime.
+            self.compare_at = Instant::now() + wait;
+            return Ok(NextRequest::Watch);
+        }
+        let waited = self.pause(wait).await;
+        let must_list = must_list || waited == Pause::Reload;
+        Ok(if must_list { NextRequest::List } else { NextRequest::Resume })
     }
 
     fn problem(&self, error: &ApiError) -> Problem {
@@ -230,15 +244,25 @@ impl<S: ObjectSink> Follower<S> {
     }
 
     /// Waits. A request to reload ends the wait.
-    async fn pause(&mut self, wait: Duration) {
+    async fn pause(&mut self, wait: Duration) -> Pause {
         let is_reload = {
             let (timer, reloaded) = (pin!(sleep(wait)), pin!(reloaded(&mut self.reload)));
             matches!(select(timer, reloaded).await, Either::Right(_))
         };
-        if is_reload {
-            self.sink.distrust();
+        if !is_reload {
+            return Pause::Over;
         }
+        self.sink.distrust();
+        Pause::Reload
     }
+}
+
+/// The end of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    Over,
+    /// The follower must list everything again.
+    Reload,
 }
 
 /// Waits for the next request to reload.

@@ -54,6 +54,9 @@ pub struct RetryPolicy {
     pub absence_grace: Duration,
     /// The longest time without an event or bookmark on a watch.
     pub watch_silence: Duration,
+    /// The time between two comparisons of everything that is known with a new list. It is longer
+    /// for long lists, and shortened by up to half at random.
+    pub comparison_interval: Duration,
 }
 
 impl Default for RetryPolicy {
@@ -66,6 +69,7 @@ impl Default for RetryPolicy {
             absence_grace: Duration::from_secs(60),
             // The API server sends a bookmark every minute.
             watch_silence: Duration::from_secs(90),
+            comparison_interval: Duration::from_secs(30 * 60),
         }
     }
 }

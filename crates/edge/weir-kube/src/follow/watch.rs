@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use tokio::time::sleep_until;
 use weir_runtime::jitter;
 
-use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, reloaded};
+use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, list::is_before, reloaded};
 use crate::{
     ApiError,
     wire::{self, WatchEvent},
@@ -55,12 +55,18 @@ impl<S: ObjectSink> Follower<S> {
             let confirm_at =
                 (self.watch_problem.is_some() && !self.is_probing).then(|| opened + WORKING_AFTER);
             let silent_at = last_event.unwrap_or(opened) + self.policy.watch_silence;
-            let until = confirm_at.unwrap_or(silent_at).min(silent_at);
+            // A watch that failed before must first prove that it works.
+            let compare_at = self.watch_problem.is_none().then_some(self.compare_at);
+            let until =
+                [confirm_at, compare_at].into_iter().flatten().fold(silent_at, Instant::min);
             match self.wait_for_event(&mut watch, until).await {
                 Waited::Event(Ok(Some(event))) => {
                     last_event = Some(Instant::now());
-                    self.watch_backoff.reset();
-                    self.watch_works().await?;
+                    let position = event.resource_version();
+                    if position.is_some_and(|position| is_before(&position, &self.position)) {
+                        return Err(self.reverted().into());
+                    }
+                    self.is_probing = false;
                     self.deliver(event).await?;
                 }
                 Waited::Event(Ok(None)) => {
@@ -71,11 +77,13 @@ impl<S: ObjectSink> Follower<S> {
                     // A watch that the API server ends on time works, even without bookmarks.
                     if lasted + Duration::from_secs(1) > Duration::from_secs(seconds.into()) {
                         self.watch_works().await?;
-                    } else if last_event.is_none() && lasted < WORKING_AFTER {
+                        return Ok(NextRequest::Watch);
+                    }
+                    if lasted < SUCCESS_AFTER {
                         let resource = self.spec.resource.name();
                         return Err(ApiError::Ended { resource }.into());
                     }
-                    return Ok(NextRequest::Watch);
+                    return Ok(NextRequest::Resume);
                 }
                 Waited::Event(Err(error)) => {
                     if opened.elapsed() > SUCCESS_AFTER {
@@ -83,12 +91,13 @@ impl<S: ObjectSink> Follower<S> {
                     }
                     return Err(error.into());
                 }
-                Waited::TimedOut if Instant::now() < silent_at => self.watch_works().await?,
-                Waited::TimedOut => {
+                Waited::TimedOut if Instant::now() >= silent_at => {
                     let resource = self.spec.resource.name();
                     let after = self.policy.watch_silence;
                     return Err(ApiError::Silent { resource, after }.into());
                 }
+                Waited::TimedOut if confirm_at.is_some() => self.watch_works().await?,
+                Waited::TimedOut => return Ok(NextRequest::Compare),
                 Waited::Reload => {
                     self.sink.distrust();
                     return Ok(NextRequest::List);

@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData};
 
 use kube::{
     Client,
-    api::ListParams,
+    api::{ListParams, VersionMatch},
     core::{Request, TypeMeta},
 };
 use serde::{
@@ -28,18 +28,34 @@ pub(crate) struct ListPage<T> {
     pub(crate) next: Option<String>,
 }
 
+/// Where a page of a list begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageStart<'a> {
+    /// The first page of the latest state.
+    Latest,
+    /// The first page of a state that is as new as this resourceVersion, or newer. The API server's
+    /// cache can answer.
+    NotOlderThan(&'a str),
+    /// The page after the one with this token.
+    After(&'a str),
+}
+
 /// The bytes of one page.
 pub(crate) async fn page_bytes(
     client: &Client,
     spec: &WatchSpec,
     version: &str,
     limit: u32,
-    after: Option<&str>,
+    start: PageStart<'_>,
 ) -> Result<Vec<u8>, ApiError> {
-    let mut params = ListParams::default().limit(limit);
-    if let Some(token) = after {
-        params = params.continue_token(token);
-    }
+    let params = ListParams::default().limit(limit);
+    let mut params = match start {
+        PageStart::Latest => params,
+        PageStart::NotOlderThan(position) => {
+            params.at(position).matching(VersionMatch::NotOlderThan)
+        }
+        PageStart::After(token) => params.continue_token(token),
+    };
     if !spec.labels.is_empty() {
         params = params.labels(&spec.labels);
     }
@@ -85,6 +101,7 @@ struct ListMeta {
     resource_version: Option<String>,
     #[serde(rename = "continue")]
     next: Option<String>,
+    remaining_item_count: Option<i64>,
 }
 
 impl<'de, R: WireObject, T, F: FnMut(R) -> T> DeserializeSeed<'de> for List<'_, R, F> {
@@ -122,11 +139,15 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
         }
         let not_empty = |text: &String| !text.is_empty();
         let version = metadata.resource_version.filter(not_empty);
+        let next = metadata.next.filter(not_empty);
+        if next.is_none() && metadata.remaining_item_count.is_some_and(|count| count > 0) {
+            return Err(A::Error::custom("the list ends before its last object"));
+        }
         Ok(ListPage {
             items: items.ok_or_else(|| A::Error::custom("the list has no items"))?,
             resource_version: version
                 .ok_or_else(|| A::Error::custom("the list has no resourceVersion"))?,
-            next: metadata.next.filter(not_empty),
+            next,
         })
     }
 }
@@ -224,6 +245,11 @@ mod tests {
             ("kind", json!(null), "found no kind"),
             ("metadata", json!({}), "no resourceVersion"),
             ("metadata", json!({"resourceVersion": ""}), "no resourceVersion"),
+            (
+                "metadata",
+                json!({"resourceVersion": "9", "remainingItemCount": 1}),
+                "ends before its last object",
+            ),
             ("items", json!([{"kind": "Node", "metadata": {}}]), "expected a Pod, found a Node"),
             ("items", json!({}), "invalid type"),
         ] {

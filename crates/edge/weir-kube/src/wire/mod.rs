@@ -18,7 +18,7 @@ use weir_api::Tree;
 
 use crate::{ApiError, OnMissing, WatchSpec, WireObject, kind};
 
-pub(crate) use list::{ListPage, Unread, page_bytes};
+pub(crate) use list::{ListPage, PageStart, Unread, page_bytes};
 use request::{MAX_OBJECT_BYTES, answer, get, parse};
 pub(crate) use watch_stream::{WatchEvent, WatchStream, watch};
 
@@ -35,7 +35,7 @@ pub(crate) async fn pod(
     }
     let path = kind::PODS.path("v1", namespace);
     match get(client, &path, name, &kind::PODS.name()).await {
-        Err(ApiError::Missing { .. }) => Ok(None),
+        Err(ApiError::Absent { .. }) => Ok(None),
         pod => pod.map(Some),
     }
 }
@@ -73,11 +73,15 @@ pub(crate) async fn definition_generation(client: &Client, spec: &WatchSpec) -> 
 /// Looks up the CustomResourceDefinition of a kind. The discovery API lags behind it, above all
 /// after a start of the API server.
 pub(crate) async fn definition(client: &Client, spec: &WatchSpec) -> Result<Definition, ApiError> {
-    let root: Value = match get(client, DEFINITIONS_PATH, &spec.resource.name(), DEFINITIONS).await
-    {
-        Err(ApiError::Missing { .. }) => return Ok(Definition::Absent),
+    let expected = spec.resource.name();
+    let root: Value = match get(client, DEFINITIONS_PATH, &expected, DEFINITIONS).await {
+        Err(ApiError::Absent { name, .. }) if name == expected => return Ok(Definition::Absent),
         root => root?,
     };
+    if root["kind"] != "CustomResourceDefinition" || root["metadata"]["name"] != *expected {
+        let message = format!("expected the definition of {expected}");
+        return Err(ApiError::Garbled { resource: DEFINITIONS.into(), message });
+    }
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let is_established = list(&root["status"]["conditions"])
         .iter()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use http::{Response, header::RETRY_AFTER};
+use http::{Response, StatusCode, header::RETRY_AFTER};
 use http_body_util::BodyExt;
 use kube::{Client, api::GetParams, client::Body, core::Request};
 use serde::Deserialize;
@@ -81,6 +81,11 @@ pub(super) async fn send(
     if status.message.trim().is_empty() {
         status.message = code.canonical_reason().unwrap_or_default().into();
     }
+    if code == StatusCode::NOT_FOUND
+        && let Some(name) = status.absent_name()
+    {
+        return Err(ApiError::Absent { resource: resource.into(), name });
+    }
     let retry_after = retry_after.or(status.retry_after());
     Err(ApiError::from_status(code.as_u16(), &status.message, verb, resource, retry_after))
 }
@@ -113,6 +118,7 @@ pub(super) fn too_large(resource: &str, max_bytes: usize) -> ApiError {
 #[serde(default)]
 pub(super) struct ApiStatus {
     code: u16,
+    reason: String,
     message: String,
     details: Option<Details>,
 }
@@ -120,6 +126,7 @@ pub(super) struct ApiStatus {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Details {
+    name: String,
     retry_after_seconds: u64,
 }
 
@@ -127,6 +134,13 @@ impl ApiStatus {
     fn retry_after(&self) -> Option<Duration> {
         let seconds = self.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// The name of the object that does not exist. The status of a path that is not served has none,
+    /// nor has an error page of a proxy.
+    fn absent_name(&self) -> Option<String> {
+        let name = &self.details.as_ref()?.name;
+        (self.reason == "NotFound" && !name.is_empty()).then(|| name.clone())
     }
 
     pub(super) fn into_error(self, verb: &'static str, resource: &str) -> ApiError {

@@ -210,3 +210,26 @@ fn one_failed_poll_of_a_kind_that_is_not_installed_is_retried_soon() {
     agent.until("no report", |agent| agent.unread.is_empty());
     assert!(failed.elapsed() < Duration::from_secs(1), "{:?}", failed.elapsed());
 }
+
+#[test]
+fn a_proxy_that_finds_nothing_does_not_remove_the_objects_of_optional_kinds() {
+    let server = Server::start();
+    let admin = json!({"spec": {"priority": 1, "subject": {"namespaces": {}}}});
+    server.put("adminnetworkpolicies", "guard", admin);
+    let mut agent = Agent::start(&server, policy());
+    agent.until("the policy", |agent| agent.in_sync && agent.policies() == 1);
+    for body in ["<html>404 Not Found</html>", r#"{"kind":"Status","code":404}"#, "{}"] {
+        let code = if body == "{}" { 200 } else { 404 };
+        server.inject(move |_| {
+            let (headers, body) = (String::new(), body.to_owned());
+            Some(Reply::Answer { code, headers, body })
+        });
+        server.end_watches();
+        agent.until("a report", |agent| !agent.unread.is_empty());
+        // Longer than the grace period.
+        agent.linger(1500 * MS);
+        assert_eq!((agent.policies(), agent.removed), (1, 0), "{body}");
+        server.heal();
+        agent.until("no report", |agent| agent.unread.is_empty());
+    }
+}

@@ -16,16 +16,16 @@ use crate::{
 };
 
 /// A follower of pods that keeps their addresses.
-struct Client {
+pub(crate) struct Client {
     runtime: Runtime,
     events: mpsc::Receiver<ObjectEvent<String>>,
-    store: Store<String>,
+    pub(crate) store: Store<String>,
     /// All problems that were reported, in order.
-    problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Client {
-    fn start(server: &Server, policy: RetryPolicy) -> Self {
+    pub(crate) fn start(server: &Server, policy: RetryPolicy) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (out, events) = mpsc::channel(16);
         let read = |pod: Value| pod["status"]["podIP"].as_str().unwrap_or_default().to_owned();
@@ -36,7 +36,7 @@ impl Client {
 
     /// Applies events until the condition holds.
     #[track_caller]
-    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let end = Instant::now() + DEADLINE;
         while !holds(self) {
             let left = end.saturating_duration_since(Instant::now());
@@ -44,8 +44,17 @@ impl Client {
         }
     }
 
+    /// Applies events until a watch is open.
+    pub(crate) fn until_watching(&mut self, server: &Server) {
+        let end = Instant::now() + DEADLINE;
+        while server.requests(crate::server::Request::is_watch).is_empty() {
+            assert!(Instant::now() < end, "no watch");
+            self.linger(20 * MS);
+        }
+    }
+
     /// Applies the events of some time.
-    fn linger(&mut self, time: Duration) {
+    pub(crate) fn linger(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while self.apply_next(end.saturating_duration_since(Instant::now())) {}
     }
@@ -65,7 +74,7 @@ impl Client {
         self.store.iter().map(|item| &*item.value).collect()
     }
 
-    fn has(&self, addresses: &[&str]) -> bool {
+    pub(crate) fn has(&self, addresses: &[&str]) -> bool {
         self.addresses() == addresses
     }
 }
@@ -76,6 +85,7 @@ fn a_list_without_resource_version_removes_nothing() {
     server.put("pods", "a", pod("10.0.0.1"));
     let mut client = Client::start(&server, policy());
     client.until("the first list", |client| client.has(&["10.0.0.1"]));
+    client.until_watching(&server);
     let mut defects = vec![
         json!({"kind": "PodList", "metadata": {}, "items": []}),
         json!({"kind": "PodList", "metadata": {"resourceVersion": "7"}}),
@@ -88,7 +98,6 @@ fn a_list_without_resource_version_removes_nothing() {
         }
         defects.pop().map(Reply::ok)
     });
-    // An event ends the watch that is open.
     server.put("pods", "a", pod("10.0.0.2"));
     client.until("the change", |client| client.has(&["10.0.0.2"]));
     let mut client = Client { store: client.store.clone(), ..Client::start(&server, policy()) };
@@ -139,9 +148,13 @@ fn a_silent_watch_is_reported_and_leads_to_lists_until_a_watch_delivers() {
 fn every_list_after_410_waits_for_the_back_off() {
     let gone = || json!({"code": 410, "message": "too old resource version"});
     let error = json!({"type": "ERROR", "object": gone()});
+    let bookmark = json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "101"}}});
+    let stream = |text| Reply::Stream { chunks: vec![(Duration::ZERO, text)], end: End::Close };
     let replies = [
         Reply::status(410, "too old resource version"),
-        Reply::Stream { chunks: vec![(Duration::ZERO, format!("{error}\n"))], end: End::Close },
+        stream(format!("{error}\n")),
+        // An event before the error does not shorten the waits.
+        stream(format!("{bookmark}\n{error}\n")),
     ];
     for reply in replies {
         let server = Server::start();

@@ -5,6 +5,7 @@
 mod agent;
 mod events;
 mod server;
+mod versions;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ fn policy() -> RetryPolicy {
         absence_poll: 100 * MS,
         absence_grace: 1000 * MS,
         watch_silence: DEADLINE,
+        comparison_interval: 10 * DEADLINE,
     }
 }
 

@@ -19,6 +19,7 @@ use weir_kube::Access;
 /// A request that the server received.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
+    pub(crate) path: String,
     /// The last segment of the path, as in `pods`.
     pub(crate) plural: String,
     pub(crate) query: BTreeMap<String, String>,
@@ -38,11 +39,22 @@ impl Request {
         self.plural == plural && self.is_watch()
     }
 
+    fn version(&self) -> u64 {
+        let version = self.query.get("resourceVersion").and_then(|text| text.parse().ok());
+        version.unwrap_or_default()
+    }
+
+    /// Whether any state from a version on suffices.
+    pub(crate) fn is_not_older_than(&self) -> bool {
+        self.query.get("resourceVersionMatch").is_some_and(|rule| rule == "NotOlderThan")
+    }
+
     fn parse(line: &str) -> Self {
         let target = line.split(' ').nth(1).unwrap_or_default();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let query = query.split('&').filter_map(|pair| pair.split_once('='));
         Request {
+            path: path.into(),
             plural: path.rsplit('/').next().unwrap_or_default().into(),
             query: query.map(|(key, value)| (key.into(), value.into())).collect(),
             at: Instant::now(),
@@ -106,6 +118,8 @@ struct State {
     objects: BTreeMap<(String, String), Value>,
     /// Version, plural and event.
     events: Vec<(u64, String, Value)>,
+    /// How often all watches were ended.
+    ended: u64,
 }
 
 impl Server {
@@ -141,6 +155,17 @@ impl Server {
         let version = state.version;
         state.events.push((version, plural.into(), event));
         state.objects.insert((plural.into(), name.into()), object);
+    }
+
+    /// Creates or changes an object. The event is lost on its way.
+    pub(crate) fn put_silently(&self, plural: &str, name: &str, object: Value) {
+        self.put(plural, name, object);
+        self.shared.state.lock().unwrap().events.pop();
+    }
+
+    /// Ends all watches that are open.
+    pub(crate) fn end_watches(&self) {
+        self.shared.state.lock().unwrap().ended += 1;
     }
 
     /// Changes the store without events, as the restore of an etcd backup does.
@@ -231,19 +256,37 @@ impl Shared {
                 Ok(())
             }
             None if request.is_watch() => self.watch(request, stream),
-            None if kind_of(&request.plural).is_some() => {
-                write_answer(stream, 200, "", &self.list(&request.plural).to_string())
+            None if kind_of(&request.plural).is_some() => self.answer_list(request, stream),
+            None if request.path.contains("/customresourcedefinitions/") => {
+                let status = json!({
+                    "kind": "Status", "reason": "NotFound", "code": 404,
+                    "details": {"name": request.plural, "kind": "customresourcedefinitions"},
+                });
+                write_answer(stream, 404, "", &status.to_string())
             }
-            None => write_answer(stream, 404, "", "{}"),
+            None => write_answer(stream, 404, "", "404 page not found"),
         }
+    }
+
+    fn answer_list(&self, request: &Request, stream: &TcpStream) -> io::Result<()> {
+        let current = self.state.lock().unwrap().version;
+        if request.version() > current {
+            let message = format!("Too large resource version, current: {current}");
+            let status = json!({"kind": "Status", "code": 504, "message": message});
+            return write_answer(stream, 504, "", &status.to_string());
+        }
+        write_answer(stream, 200, "", &self.list(&request.plural).to_string())
     }
 
     fn watch(&self, request: &Request, mut stream: &TcpStream) -> io::Result<()> {
         write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
-        let start = request.query.get("resourceVersion").and_then(|text| text.parse().ok());
-        let mut position: u64 = start.unwrap_or_default();
+        let mut position = request.version();
+        let ended = self.state.lock().unwrap().ended;
         while !self.is_stopped() {
             let state = self.state.lock().unwrap();
+            if state.ended != ended {
+                return Ok(());
+            }
             let mut text = String::new();
             for (version, plural, event) in &state.events {
                 if *version > position && *plural == request.plural {
@@ -288,6 +331,7 @@ fn kind_of(plural: &str) -> Option<&'static str> {
         "namespaces" => Some("Namespace"),
         "nodes" => Some("Node"),
         "networkpolicies" => Some("NetworkPolicy"),
+        "adminnetworkpolicies" => Some("AdminNetworkPolicy"),
         _ => None,
     }
 }
