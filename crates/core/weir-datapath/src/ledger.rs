@@ -130,6 +130,11 @@ impl<D: Datapath> Ledger<D> {
         self.in_sync = true;
     }
 
+    /// Forbids writes: the source possibly describes another machine.
+    pub fn set_out_of_sync(&mut self) {
+        self.in_sync = false;
+    }
+
     /// Makes the next attempt read the installed state and replan.
     pub fn distrust(&mut self) {
         self.trusted = false;

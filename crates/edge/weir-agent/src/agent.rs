@@ -217,6 +217,8 @@ impl<D: Datapath> Agent<D> {
             self.reporter.set_sync(state);
             if *state == SourceState::InSync {
                 self.ledger.set_in_sync();
+            } else {
+                self.ledger.set_out_of_sync();
             }
         }
     }

@@ -111,6 +111,8 @@ impl Reporter {
             SourceState::WrongNode(reason) => {
                 tracing::warn!("no rules are applied: {reason}");
                 status.source.objection = Some(reason.clone());
+                status.source.in_sync = false;
+                self.report.metrics.in_sync.set(0);
             }
             SourceState::InSync => {
                 status.source.in_sync = true;

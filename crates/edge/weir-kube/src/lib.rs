@@ -31,6 +31,7 @@
 //! The agent uses the first three, and nothing else.
 
 mod access;
+mod batch;
 mod client;
 mod error;
 mod follow;

@@ -105,14 +105,19 @@ impl VersionCache {
     }
 
     /// Completes a list: removes the objects that were not in it.
-    pub(crate) fn complete_list(&mut self) -> Vec<Change> {
+    pub(crate) fn complete_list(&mut self) -> Vec<Key> {
         let list = self.list;
         let gone = self.versions.extract_if(.., |_, version| version.list != list);
-        let gone: Vec<Change> = gone.map(|(key, _)| Change::Remove(key)).collect();
+        let gone: Vec<Key> = gone.map(|(key, _)| key).collect();
         let before = self.findings.len();
         self.findings.retain(|key, _| self.versions.contains_key(key));
         self.have_findings_changed |= self.findings.len() != before;
         gone
+    }
+
+    /// Whether no object is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.versions.is_empty()
     }
 
     /// Forgets the digests, so that each object counts as changed when it is read again.
@@ -217,7 +222,7 @@ mod tests {
         cache.begin_list();
         put(&mut cache, pod("a", 1));
         let b = Key::Pod(weir_model::PodId::new("shop", "b"));
-        assert_eq!(cache.complete_list(), [Change::Remove(b)]);
+        assert_eq!(cache.complete_list(), [b]);
         assert!(cache.remove(&pod("b", 3)).is_none());
         assert!(cache.remove(&pod("a", 3)).is_some());
     }

@@ -1,22 +1,14 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    pin::pin,
-    thread,
-    time::{Duration, SystemTime},
-};
+use std::{io, pin::pin, thread, time::SystemTime};
 
 use futures::future::{join_all, select};
-use tokio::{
-    sync::{mpsc, watch},
-    time::sleep,
-};
+use tokio::sync::{mpsc, watch};
 use weir_api::Tree;
 use weir_model::{Change, Finding, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::{
     Access, ApiClient, Resource, RetryPolicy,
+    batch::{Batch, FollowerMessage, send_batches},
     follow::{Closed, Follower, ObjectSink, Problem},
     kind::ModelKind,
     version_cache::{ReadObject, VersionCache},
@@ -25,12 +17,8 @@ use crate::{
 /// The code of a finding about the connection to the API server.
 pub const UNREACHABLE: &str = "unreachable";
 
-/// How long to wait for more events after the first one.
-const BATCH_WINDOW: Duration = Duration::from_millis(2);
 /// The capacity of the queue between the followers and the batch.
 const QUEUE_CAPACITY: usize = 256;
-/// The number of changes after which a batch is complete.
-const BATCH_CHANGES: usize = 4096;
 
 /// A thread that follows all kinds of the model, until this is dropped.
 #[derive(Debug)]
@@ -72,33 +60,29 @@ async fn follow_all(
 ) {
     let client = ApiClient::new(access);
     let (out, messages) = mpsc::channel(QUEUE_CAPACITY);
+    // Both the agent and the batch can request a new list of everything.
+    let (relists, relist) = watch::channel(0);
     let followers = ModelKind::ALL.map(|kind| {
         let sink = ModelSink {
             kind,
             cache: VersionCache::new(kind),
             unknown_version: None,
+            relist: relist.clone(),
+            relists_seen: 0,
             out: out.clone(),
         };
-        Follower::new(client.clone(), kind.spec(), policy, Some(reload.clone()), sink).run()
+        Follower::new(client.clone(), kind.spec(), policy, Some(relist.clone()), sink).run()
     });
     drop(out);
-    let mut reload = reload;
-    let closed = pin!(async move { while reload.changed().await.is_ok() {} });
-    let (followers, batches) = (pin!(join_all(followers)), pin!(send_batches(messages, send)));
+    let (mut reload, forwarded) = (reload, relists.clone());
+    let closed = pin!(async move {
+        while reload.changed().await.is_ok() {
+            forwarded.send_modify(|count| *count += 1);
+        }
+    });
+    let batches = pin!(send_batches(messages, Batch::new(relists), send));
+    let followers = pin!(join_all(followers));
     select(select(followers, batches), closed).await;
-}
-
-/// A message of one follower to the batch.
-#[derive(Debug)]
-enum FollowerMessage {
-    /// Changes of the model, and when the object was written, if it is known.
-    Changes(Vec<Change>, Option<SystemTime>),
-    /// All findings about the objects of a kind.
-    Findings(ModelKind, Vec<Finding>),
-    /// A list is complete.
-    Listed(ModelKind),
-    /// Why the kind cannot be followed at the moment; `None` if it can.
-    Problem(ModelKind, Option<Finding>),
 }
 
 /// Lowers the objects of one kind to changes of the model.
@@ -107,6 +91,10 @@ struct ModelSink {
     cache: VersionCache,
     /// The finding that no known version of the kind is served.
     unknown_version: Option<Finding>,
+    /// Counts the requests to list everything again.
+    relist: watch::Receiver<u64>,
+    /// The requests to list everything that the current list fulfils.
+    relists_seen: u64,
     out: mpsc::Sender<FollowerMessage>,
 }
 
@@ -156,12 +144,18 @@ impl ObjectSink for ModelSink {
 
     async fn complete_list(&mut self, _: &'static str) -> Result<(), Closed> {
         let gone = self.cache.complete_list();
-        self.send_changes(gone, None).await?;
-        self.send(FollowerMessage::Listed(self.kind)).await
+        self.send_changes(Vec::new(), None).await?;
+        if !gone.is_empty() {
+            if self.cache.is_empty() {
+                self.send(FollowerMessage::Emptied(self.kind)).await?;
+            }
+            self.send(FollowerMessage::Gone(gone)).await?;
+        }
+        self.send(FollowerMessage::Listed(self.kind, self.relists_seen)).await
     }
 
     async fn keep_list(&mut self) -> Result<(), Closed> {
-        self.send(FollowerMessage::Listed(self.kind)).await
+        self.send(FollowerMessage::Listed(self.kind, self.relists_seen)).await
     }
 
     async fn put(&mut self, item: Option<ReadObject>) -> Result<(), Closed> {
@@ -177,7 +171,13 @@ impl ObjectSink for ModelSink {
     }
 
     fn distrust(&mut self) {
+        self.relists_seen = *self.relist.borrow();
         self.cache.distrust();
+    }
+
+    async fn reverted(&mut self) -> Result<(), Closed> {
+        self.distrust();
+        self.send(FollowerMessage::Reverted(self.kind)).await
     }
 
     async fn version_unknown(&mut self, resource: Option<Resource>) -> Result<(), Closed> {
@@ -214,90 +214,5 @@ fn unknown_version(resource: Resource) -> Finding {
         field: String::new(),
         message: format!("{} are not served as {versions}; they are not read", resource.name()),
         hint: "serve that version in the CustomResourceDefinition".into(),
-    }
-}
-
-/// Combines the messages of the followers to batches.
-async fn send_batches(
-    mut messages: mpsc::Receiver<FollowerMessage>,
-    mut send: impl FnMut(SourceEvent) -> bool,
-) {
-    let mut batch = Batch::default();
-    while let Some(message) = messages.recv().await {
-        batch.add(message);
-        batch.drain(&mut messages);
-        if batch.changes.len() < BATCH_CHANGES && messages.is_empty() {
-            sleep(BATCH_WINDOW).await;
-            batch.drain(&mut messages);
-        }
-        if let Some(update) = batch.take_event()
-            && !send(update)
-        {
-            return;
-        }
-    }
-}
-
-/// The state of all kinds, and the changes since the last update.
-#[derive(Default)]
-struct Batch {
-    changes: Vec<Change>,
-    written: Vec<SystemTime>,
-    listed: BTreeSet<ModelKind>,
-    findings: BTreeMap<ModelKind, Vec<Finding>>,
-    problems: BTreeMap<ModelKind, Finding>,
-    is_changed: bool,
-}
-
-impl Batch {
-    fn drain(&mut self, messages: &mut mpsc::Receiver<FollowerMessage>) {
-        while self.changes.len() < BATCH_CHANGES
-            && let Ok(message) = messages.try_recv()
-        {
-            self.add(message);
-        }
-    }
-
-    fn add(&mut self, message: FollowerMessage) {
-        match message {
-            FollowerMessage::Changes(changes, written) => {
-                self.is_changed |= !changes.is_empty();
-                self.changes.extend(changes);
-                self.written.extend(written);
-            }
-            FollowerMessage::Findings(kind, findings) => {
-                self.is_changed = true;
-                self.findings.insert(kind, findings);
-            }
-            FollowerMessage::Listed(kind) => self.is_changed |= self.listed.insert(kind),
-            FollowerMessage::Problem(kind, problem) => {
-                let before = match problem.clone() {
-                    Some(finding) => self.problems.insert(kind, finding),
-                    None => self.problems.remove(&kind),
-                };
-                self.is_changed |= before != problem;
-            }
-        }
-    }
-
-    /// The update since the last call, if there is one.
-    fn take_event(&mut self) -> Option<SourceEvent> {
-        if !std::mem::take(&mut self.is_changed) {
-            return None;
-        }
-        // One problem can concern several kinds. It is reported once.
-        let problems: BTreeSet<&Finding> = self.problems.values().collect();
-        let problems: Vec<Finding> = problems.into_iter().cloned().collect();
-        let findings = self.findings.values().flatten().chain(&problems).cloned().collect();
-        let in_sync = self.listed.len() == ModelKind::ALL.len();
-        Some(SourceEvent {
-            changes: std::mem::take(&mut self.changes),
-            written: std::mem::take(&mut self.written),
-            findings,
-            in_sync,
-            // The first lists are under way. A problem can delay them for any time.
-            more_expected: !in_sync && problems.is_empty(),
-            unread: problems,
-        })
     }
 }

@@ -30,7 +30,7 @@ pub(crate) enum SourceState {
     Reading,
     /// The source is complete but not meant for this machine, for this reason.
     WrongNode(String),
-    /// The source is complete. This state is final.
+    /// The source is complete, and mentions this node.
     InSync,
 }
 
@@ -57,14 +57,12 @@ impl InputState {
         if !changes.is_empty() && self.received.len() < MAX_TIMED {
             self.received.push(received);
         }
-        if self.sync != SourceState::InSync {
-            self.nodes.observe(changes);
-        }
+        self.nodes.observe(changes);
     }
 
     /// Records that the source has read everything. Returns the new state if it changed.
     pub(super) fn set_complete(&mut self) -> Option<&SourceState> {
-        if self.sync == SourceState::InSync {
+        if self.sync == SourceState::InSync && self.nodes.is_own_known() {
             return None;
         }
         let objection = self.nodes.objection();

@@ -10,14 +10,18 @@ use crate::MachineAddresses;
 /// The most nodes that a message lists.
 const MAX_LISTED: usize = 5;
 
-/// The nodes that the source mentions, until the agent's own node is among them.
+/// The nodes that the source mentions: the agent's own node, and the others until it is known.
 ///
-/// With a misspelt node name the agent would find no local pods and remove all rules.
+/// With a misspelt node name, or with another cluster, the agent would find no local pods and remove
+/// all rules.
 #[derive(Debug)]
 pub(super) struct KnownNodes {
     own: Name,
-    is_own_known: bool,
-    /// The node of each pod, and each Node object.
+    /// The pods of the agent's own node, and its Node object.
+    own_objects: BTreeSet<Key>,
+    /// Whether the source has ever mentioned the own node.
+    was_own_known: bool,
+    /// The node of each pod, and each Node object, until the own node is known.
     mentioned: BTreeMap<Key, Name>,
     /// The addresses of each Node object.
     declared: BTreeMap<Name, BTreeSet<IpAddr>>,
@@ -28,7 +32,8 @@ impl KnownNodes {
     pub(super) fn new(own: Name, machine_addresses: Option<MachineAddresses>) -> Self {
         KnownNodes {
             own,
-            is_own_known: false,
+            own_objects: BTreeSet::new(),
+            was_own_known: false,
             mentioned: BTreeMap::new(),
             declared: BTreeMap::new(),
             machine_addresses,
@@ -47,9 +52,6 @@ impl KnownNodes {
                 _ => (),
             }
         }
-        if self.is_own_known {
-            return;
-        }
         for change in changes {
             let (key, node) = match change {
                 Change::Put(Object::Pod(pod)) => (Key::Pod(pod.id.clone()), pod.node.clone()),
@@ -60,21 +62,36 @@ impl KnownNodes {
                 Change::Put(_) => continue,
             };
             match node {
-                Some(node) => self.mentioned.insert(key, node),
-                None => self.mentioned.remove(&key),
-            };
+                Some(node) if node == self.own => _ = self.own_objects.insert(key),
+                Some(node) if !self.was_own_known => _ = self.mentioned.insert(key, node),
+                _ => {
+                    self.own_objects.remove(&key);
+                    self.mentioned.remove(&key);
+                }
+            }
         }
-        self.is_own_known = self.mentioned.values().any(|node| *node == self.own);
-        if self.is_own_known {
+        if !self.own_objects.is_empty() {
+            self.was_own_known = true;
             self.mentioned = BTreeMap::new();
         }
+    }
+
+    /// Whether the source mentions the agent's own node.
+    pub(super) fn is_own_known(&self) -> bool {
+        !self.own_objects.is_empty()
     }
 
     /// Why the source cannot be meant for this machine. None if it mentions the node, and the machine
     /// is not another node.
     pub(super) fn objection(&self) -> Option<String> {
-        if self.is_own_known {
+        if self.is_own_known() {
             return self.foreign_addresses();
+        }
+        if self.was_own_known {
+            return Some(format!(
+                "no pod runs on node {0} any more, and there is no Node {0} any more",
+                self.own
+            ));
         }
         let all: BTreeSet<&str> = self.mentioned.values().map(|name| &**name).collect();
         let mut listed: Vec<&str> = all.iter().take(MAX_LISTED).copied().collect();

@@ -96,6 +96,10 @@ impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
 
     fn distrust(&mut self) {}
 
+    async fn reverted(&mut self) -> Result<(), Closed> {
+        Ok(())
+    }
+
     async fn version_unknown(&mut self, _: Option<Resource>) -> Result<(), Closed> {
         Ok(())
     }

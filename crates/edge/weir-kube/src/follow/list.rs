@@ -28,7 +28,7 @@ impl<S: ObjectSink> Follower<S> {
         if is_before(&page.resource_version, &self.position) {
             // The API server lost writes, as after a restore of etcd: the list is the truth, and
             // nothing that was seen before counts.
-            self.sink.distrust();
+            self.sink.reverted().await?;
             page = self.page(&client, version, PageStart::Latest).await?;
         }
         self.read_pages(&client, version, page).await

@@ -44,6 +44,8 @@ pub(crate) trait ObjectSink {
 
     /// Treat every object of the next list as changed.
     fn distrust(&mut self);
+    /// The versions went back: the next list counts, and nothing that was seen before.
+    fn reverted(&mut self) -> impl Future<Output = Result<(), Closed>> + Send;
     /// The kind's definition serves only versions that weir does not understand; `None` if the kind
     /// is served.
     fn version_unknown(

@@ -154,6 +154,42 @@ fn a_response_that_is_not_a_complete_list_removes_nothing() {
 }
 
 #[test]
+fn a_list_that_empties_a_kind_removes_nothing_before_all_kinds_are_listed_again() {
+    let server = Server::start();
+    server.put("networkpolicies", "deny", network_policy());
+    server.put("nodes", "n1", json!({}));
+    let mut agent = Agent::start(&server, RetryPolicy { watch_silence: 300 * MS, ..policy() });
+    agent.until("the policy", |agent| agent.in_sync && agent.policies() == 1);
+    // All lists are valid and empty. The nodes come last.
+    let kinds = ["pods", "namespaces", "networkpolicies", "adminnetworkpolicies"];
+    server.inject(move |request| {
+        if request.is_list_of("nodes") {
+            return Some(Reply::status(503, "starting"));
+        }
+        let name = kinds.into_iter().find(|name| request.is_list_of(name))?;
+        let kind = crate::server::kind_of(name)?;
+        let version = json!({"resourceVersion": "900"});
+        Some(Reply::ok(json!({"kind": format!("{kind}List"), "metadata": version, "items": []})))
+    });
+    agent.until("a report", |agent| {
+        let mut messages = agent.unread.iter().map(|finding| &*finding.message);
+        messages.any(|message| message.contains("lists no networkpolicies.networking.k8s.io"))
+    });
+    agent.linger(1500 * MS);
+    assert_eq!((agent.policies(), agent.world.nodes.len(), agent.removed), (1, 1, 0));
+    server.inject(move |request| {
+        let name = kinds.into_iter().chain(["nodes"]).find(|name| request.is_list_of(name))?;
+        let kind = crate::server::kind_of(name)?;
+        let version = json!({"resourceVersion": "900"});
+        Some(Reply::ok(json!({"kind": format!("{kind}List"), "metadata": version, "items": []})))
+    });
+    agent.until("one event that removes everything", |agent| {
+        assert_eq!(agent.policies(), agent.world.nodes.len(), "they are removed together");
+        agent.policies() == 0
+    });
+}
+
+#[test]
 fn a_restored_etcd_is_followed_even_if_versions_come_again() {
     let server = Server::start();
     server.put("pods", "a", pod("10.0.0.1"));

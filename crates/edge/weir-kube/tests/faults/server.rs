@@ -325,7 +325,7 @@ impl Shared {
 }
 
 /// The kinds that the server knows. All others are not installed.
-fn kind_of(plural: &str) -> Option<&'static str> {
+pub(crate) fn kind_of(plural: &str) -> Option<&'static str> {
     match plural {
         "pods" => Some("Pod"),
         "namespaces" => Some("Namespace"),
