@@ -39,6 +39,9 @@ pub fn render(pol: &PolSpec, containers: &BTreeMap<String, ContainerSpec>, space
     Netpol { file: format!("{}.netpol", pol.name), text, warnings }
 }
 
+/// Why a subject or a rule cannot be an object of the file.
+const UNUSABLE_NAME: &str = "its name is a duplicate or has characters that a URI cannot hold";
+
 struct NetpolBuilder<'a> {
     containers: &'a Containers,
     space: &'a str,
@@ -67,7 +70,13 @@ impl NetpolBuilder<'_> {
         let mut group = Mo::new("GbpLocalSecGroup", uri).with("name", pol.name.as_str());
         let at = self.objects.len();
         self.objects.push(Mo::default());
+        let mut subjects = BTreeSet::new();
         for subject in &pol.hostprot_subj {
+            if !name::is_plain(&subject.name) || !subjects.insert(&subject.name) {
+                let path = format!("{}|{}", pol.name, subject.name);
+                self.warnings.push(format!("subject {path} is left out: {UNUSABLE_NAME}"));
+                continue;
+            }
             let uri = format!("{}GbpLocalSecGroupSubject/{}/", group.uri, subject.name);
             let mo = Mo::new("GbpLocalSecGroupSubject", uri).with("name", subject.name.as_str());
             let mut mo = mo.under(&mut group);
@@ -77,7 +86,7 @@ impl NetpolBuilder<'_> {
             for rule in &subject.hostprot_rule {
                 let path = format!("{}|{}|{}", pol.name, subject.name, rule.name);
                 let written = if !name::is_plain(&rule.name) || !seen.insert(&rule.name) {
-                    Err("its name is a duplicate or has characters that a URI cannot hold".into())
+                    Err(UNUSABLE_NAME.into())
                 } else {
                     self.rule(&path, rule, &mut mo)
                 };

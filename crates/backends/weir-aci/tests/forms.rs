@@ -251,9 +251,13 @@ fn a_pod_changes_rules_only_if_it_is_the_first_or_last_with_its_profile() {
 
 /// Renders an object that another controller wrote.
 fn foreign(rule: Value) -> weir_aci::Netpol {
+    foreign_subjects(json!([{"name": "s", "hostprotRule": [rule]}]))
+}
+
+fn foreign_subjects(subjects: Value) -> weir_aci::Netpol {
     let manifest = json!({
         "metadata": {"name": "k-np-1"},
-        "spec": {"name": "k_np_1", "hostprotSubj": [{"name": "s", "hostprotRule": [rule]}]},
+        "spec": {"name": "k_np_1", "hostprotSubj": subjects},
     });
     let HostprotObject::Pol(pol) = HostprotObject::parse(HostprotKind::Pol, &manifest).unwrap()
     else {
@@ -314,6 +318,23 @@ fn an_invalid_rule_is_left_out_and_reported() {
         ]
         .join("\n"),
     );
+}
+
+#[test]
+fn a_subject_without_a_name_of_its_own_is_left_out_and_reported() {
+    let allow = || json!([rule(json!({"hostprotServiceRemoteIps": ["10.0.0.1"]}))]);
+    let netpol = foreign_subjects(json!([
+        {"name": "s", "hostprotRule": allow()},
+        {"name": "s", "hostprotRule": allow()},
+        {"name": "a/b", "hostprotRule": allow()},
+        {"hostprotRule": allow()},
+    ]));
+    Evaluator::default().add(&netpol.text).unwrap();
+    expect![[r#"
+        subject k_np_1|s is left out: its name is a duplicate or has characters that a URI cannot hold
+        subject k_np_1|a/b is left out: its name is a duplicate or has characters that a URI cannot hold
+        subject k_np_1| is left out: its name is a duplicate or has characters that a URI cannot hold"#]]
+    .assert_eq(&netpol.warnings.join("\n"));
 }
 
 #[test]
