@@ -7,10 +7,14 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// The fuzz targets and the folders of their first inputs.
-pub(crate) const TARGETS: [(&str, &[&str]); 3] = [
+pub(crate) const TARGETS: [(&str, &[&str]); 7] = [
     ("manifests", &["examples/shop", "cases/invalid"]),
     ("cases", &["cases/semantics"]),
     ("engine", &[]),
+    ("kernel", &[]),
+    ("cni", &["fuzz/seeds/cni"]),
+    ("opflex", &["fuzz/seeds/opflex", "crates/backends/weir-aci/tests/golden"]),
+    ("http", &["fuzz/seeds/http"]),
 ];
 
 /// Coverage instrumentation for libFuzzer. The code under test has no `unsafe`, so it needs no
@@ -19,19 +23,27 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
+/// The total time of a run without `--seconds`: a run for every night.
+const NIGHTLY_SECONDS: u64 = 3600;
+
 /// Parses `[target] [--seconds N]` and runs the targets.
 pub(crate) fn run_with(arguments: &[&str]) -> Result<()> {
     let (target, seconds) = match arguments {
-        [] => (None, "600"),
-        ["--seconds", seconds] => (None, *seconds),
-        [target] => (Some(*target), "600"),
+        [] => (None, None),
+        ["--seconds", seconds] => (None, Some(*seconds)),
+        [target] => (Some(*target), None),
         [target, "--seconds", seconds] | ["--seconds", seconds, target] => {
-            (Some(*target), *seconds)
+            (Some(*target), Some(*seconds))
         }
         _ => bail!("usage: cargo xtask fuzz [target] [--seconds N]"),
     };
-    let seconds =
-        seconds.parse().with_context(|| format!("`{seconds}` is not a number of seconds"))?;
+    let targets = if target.is_some() { 1 } else { TARGETS.len() as u64 };
+    let seconds = match seconds {
+        Some(seconds) => {
+            seconds.parse().with_context(|| format!("`{seconds}` is not a number of seconds"))?
+        }
+        None => NIGHTLY_SECONDS / targets,
+    };
     run(target, seconds)?;
     Ok(())
 }

@@ -28,14 +28,16 @@ Tasks of the repository.
 Usage: cargo xtask <task>
 
   demo                Run weir on this machine with real pods and real packets. Installs nft if it is missing.
-  test                Run all checks: format, lints, tests, a short fuzz run, licences.
+  test                Run all checks: format, lints, tests, a short fuzz run, licences,
+                      advisories if their database is reachable.
   test fast           Check the format, lint the core, run the tests that need no root and no cluster.
   test netns          Run the tests of the Linux datapaths in network namespaces.
   test cluster        Run the tests with a real API server.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.
   test crds           Test the CustomResourceDefinitions with an API server that evaluates CEL.
                       Builds one from Debian unstable; `test` does not include it.
-  fuzz [target]       Run the fuzz targets (manifests, cases, engine) for 600 s each; --seconds N.
+  fuzz [target]       Run all fuzz targets for one hour in total, or one of them: manifests, cases,
+                      engine, kernel, cni, opflex, http. --seconds N: N seconds for each.
   bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
   cluster             Build an API server for the tests into the cache. `test` does this too.

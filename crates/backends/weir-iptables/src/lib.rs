@@ -33,6 +33,8 @@ mod chains_and_sets;
 mod common_chains;
 mod derived_set;
 mod dispatch;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod installed;
 #[cfg(target_os = "linux")]
 mod ipvs;

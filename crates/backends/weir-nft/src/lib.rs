@@ -34,6 +34,8 @@ mod chain;
 mod decision;
 mod encode;
 mod expr;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod installed;
 mod intervals;
 #[cfg(target_os = "linux")]
