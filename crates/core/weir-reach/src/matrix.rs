@@ -92,11 +92,11 @@ struct Line<'a> {
     /// The pods; empty for the line of what is outside.
     pods: Vec<&'a PodId>,
     classes: Vec<EndClass<'a>>,
-    ports: PortList,
+    ports: NumberedPorts,
 }
 
 /// Ports to evaluate, each with the index of its slice; equal lists have one number.
-type PortList = (usize, Rc<[(PortRange, usize)]>);
+type NumberedPorts = (usize, Rc<[(PortRange, usize)]>);
 
 impl MatrixQuery<'_> {
     /// Evaluates the matrix of the selected pods. If there are more than `max_rows`, pods that are
@@ -109,7 +109,7 @@ impl MatrixQuery<'_> {
     ) -> Matrix {
         let partition = Partition::new(&[self.state]);
         let mut evaluator = Evaluator::new(&[self.state], &partition.slices);
-        let mut port_lists = PortLists::default();
+        let mut numbering = PortNumbering::default();
         let world = &self.state.world;
         let pods: Vec<(usize, &PodId)> = (0..)
             .zip(&partition.groups)
@@ -131,13 +131,13 @@ impl MatrixQuery<'_> {
             .map(|pods| {
                 let classes = vec![evaluator.class(pods.iter().copied().map(ReachEnd::Pod))];
                 let ports = self.ports_at(pods.first().copied(), &partition.slices);
-                Line { pods, classes, ports: port_lists.list(&evaluator, ports) }
+                Line { pods, classes, ports: numbering.list(&evaluator, ports) }
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
         let outside = partition.outside.iter().filter(|class| class.name.is_none());
         let classes = outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect();
-        let ports = port_lists.list(&evaluator, self.ports_at(None, &partition.slices));
+        let ports = numbering.list(&evaluator, self.ports_at(None, &partition.slices));
         lines.push(Line { pods: Vec::new(), classes, ports });
         let mut cache = CellCache::new();
         let mut cells: Vec<Vec<Option<Rc<Cell>>>> = Vec::with_capacity(lines.len());
@@ -191,12 +191,12 @@ impl MatrixQuery<'_> {
 
 /// All lists of ports that are evaluated.
 #[derive(Default)]
-struct PortLists {
-    lists: HashMap<Vec<PortRange>, PortList>,
+struct PortNumbering {
+    lists: HashMap<Vec<PortRange>, NumberedPorts>,
 }
 
-impl PortLists {
-    fn list(&mut self, evaluator: &Evaluator<'_>, ports: Vec<PortRange>) -> PortList {
+impl PortNumbering {
+    fn list(&mut self, evaluator: &Evaluator<'_>, ports: Vec<PortRange>) -> NumberedPorts {
         let number = self.lists.len();
         let list = self.lists.entry(ports).or_insert_with_key(|ports| {
             let mut ports = ports.clone();
