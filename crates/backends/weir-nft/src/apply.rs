@@ -4,17 +4,20 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Mode, NodeLinks,
+    TerminateFlows,
 };
 use weir_model::{IpFamily, Name, Protocol};
-use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
+use weir_netfilter::{Connection, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
 
 use crate::{
-    Installed, Planner, Step, Transaction,
+    Installed, Planner, Step, TableId, Transaction, guard, guard_tables,
     kernel::{Kernel, KernelError},
-    names, transaction,
+    names, replan, transaction,
     wire::{self, KeyBytes},
 };
+
+const READ_GUARD: &str = "cannot read the guard of pods";
 
 /// nftables in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -23,6 +26,7 @@ pub struct Nft {
     kernel: Kernel,
     conntrack: Conntrack,
     blocked: BlockedReplies,
+    links: LinkWatch,
 }
 
 impl Nft {
@@ -30,7 +34,8 @@ impl Nft {
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
-        Ok(Nft { mode, kernel, conntrack, blocked: BlockedReplies::default() })
+        let (blocked, links) = (BlockedReplies::default(), LinkWatch::open()?);
+        Ok(Nft { mode, kernel, conntrack, blocked, links })
     }
 }
 
@@ -42,13 +47,15 @@ impl Datapath for Nft {
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
-        let installed = self.kernel.read().map_err(failed("cannot read table inet weir"))?;
+        let installed = self.kernel.read(TableId::Policies);
+        let installed = installed.map_err(failed("cannot read table inet weir"))?;
         self.blocked.found = installed.blocked_replies();
         Ok(installed)
     }
 
     fn apply(&mut self, plan: &Transaction) -> Result<(), ApplyError> {
-        self.kernel.run(plan).map_err(failed("cannot write table inet weir"))?;
+        let written = self.kernel.run(TableId::Policies, plan);
+        written.map_err(failed("cannot write table inet weir"))?;
         if plan.steps().any(|step| *step == Step::AddTable) {
             let replies = self.blocked.to_carry_over();
             self.blocked.block(&mut self.kernel, replies)?;
@@ -57,13 +64,19 @@ impl Datapath for Nft {
     }
 
     fn drift(&mut self, _: &Planner) -> Result<Drift, ApplyError> {
-        let changed = self.kernel.changed();
+        let changed = self.kernel.take_changed(TableId::Policies);
         let changed = changed.map_err(failed("cannot listen to changes of nftables"))?;
         Ok(if changed { Drift::Changed } else { Drift::None })
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
-        self.kernel.run(&transaction::removal()).map_err(failed("cannot remove table inet weir"))
+        self.enforce(&Guard::default())?;
+        let removed = self.kernel.run(TableId::Policies, &transaction::removal());
+        removed.map_err(failed("cannot remove table inet weir"))
+    }
+
+    fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        Some(self)
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {
@@ -81,6 +94,50 @@ impl TerminateFlows<Planner> for Nft {
         conntrack.terminate(ending, |connections| {
             blocked.block(kernel, connections.iter().flat_map(replies).collect())
         })
+    }
+}
+
+impl EnforceGuard for Nft {
+    fn changed_links(&mut self) -> Result<Option<NodeLinks>, ApplyError> {
+        self.links.read_changed()
+    }
+
+    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+        let installed = self.kernel.read(TableId::Guard);
+        Ok(guard::records(&installed.map_err(failed(READ_GUARD))?))
+    }
+
+    fn enforce(&mut self, desired: &Guard) -> Result<Vec<String>, ApplyError> {
+        let mut missing = Vec::new();
+        for table in guard_tables(desired, self.mode) {
+            let installed = self.kernel.read(table.id).map_err(failed(READ_GUARD))?;
+            let is_empty = table.sets.is_empty() && table.chains.is_empty();
+            let plan = match (is_empty, installed.has_table) {
+                (true, false) => continue,
+                (true, true) => transaction::removal(),
+                (false, _) => replan::replan(&table, &installed).in_one_group(),
+            };
+            match self.kernel.run(table.id, &plan) {
+                Err(error) if table.id == TableId::BridgeGuard && error.is_unsupported() => {
+                    missing.push(
+                        "this kernel has no nftables for bridges: pods on a bridge can forge \
+                         their source addresses"
+                            .to_owned(),
+                    );
+                }
+                written => written.map_err(failed("cannot write the guard of pods"))?,
+            }
+        }
+        Ok(missing)
+    }
+
+    fn guard_drifted(&mut self, _: &Guard) -> Result<bool, ApplyError> {
+        let mut changed = false;
+        for table in [TableId::Guard, TableId::BridgeGuard] {
+            let taken = self.kernel.take_changed(table);
+            changed |= taken.map_err(failed("cannot listen to changes of nftables"))?;
+        }
+        Ok(changed)
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use weir_netlink::{Body, Header, MessageWriter, TooLong, kind};
 
 use crate::{
-    ElementData, ElementKey, Hook, NftRule, SetKind, Step, expr,
+    ElementData, ElementKey, Hook, NftRule, SetKind, Step, TableId, expr,
     uapi::*,
-    wire::{self, KeyBytes, TABLE, WireElement},
+    wire::{self, KeyBytes, WireElement},
 };
 
 /// The upper bound of the encoded size of an element.
@@ -15,6 +15,7 @@ const MAX_ELEMENT_BYTES: usize = 512;
 
 /// Messages that the kernel applies in one transaction.
 pub(crate) struct Batch {
+    table: TableId,
     writer: MessageWriter,
     /// The index of the step that each message belongs to, by sequence number.
     owners: Vec<usize>,
@@ -24,21 +25,25 @@ pub(crate) struct Batch {
 impl Batch {
     /// Encodes steps. With a generation, the kernel rejects the batch unless its rules still have
     /// that generation.
-    pub(crate) fn from_steps(steps: &[Step], generation: Option<u32>) -> Result<Batch, TooLong> {
-        let mut batch = Batch::begin(generation)?;
+    pub(crate) fn from_steps(
+        table: TableId,
+        steps: &[Step],
+        generation: Option<u32>,
+    ) -> Result<Batch, TooLong> {
+        let mut batch = Batch::begin(table, generation)?;
         for (index, step) in steps.iter().enumerate() {
             batch.step(index, step)?;
         }
         batch.end()
     }
 
-    /// Encodes the addition of keys that expire after a timeout.
+    /// Encodes the addition of keys of the table of policies that expire after a timeout.
     pub(crate) fn with_timeout(
         set: &str,
         keys: &[KeyBytes],
         milliseconds: u64,
     ) -> Result<Batch, TooLong> {
-        let mut batch = Batch::begin(None)?;
+        let mut batch = Batch::begin(TableId::Policies, None)?;
         let mut keys = keys.iter().copied().peekable();
         batch.elements(0, NFT_MSG_NEWSETELEM, set, |list| {
             let key = keys.next()?;
@@ -53,8 +58,9 @@ impl Batch {
         batch.end()
     }
 
-    fn begin(generation: Option<u32>) -> Result<Batch, TooLong> {
-        let mut batch = Batch { writer: MessageWriter::default(), owners: Vec::new(), sets: 0 };
+    fn begin(table: TableId, generation: Option<u32>) -> Result<Batch, TooLong> {
+        let writer = MessageWriter::default();
+        let mut batch = Batch { table, writer, owners: Vec::new(), sets: 0 };
         batch.message(0, NFNL_MSG_BATCH_BEGIN, 0, |body| {
             body.fixed(&wire::BATCH_HEADER);
             if let Some(generation) = generation {
@@ -98,8 +104,9 @@ impl Batch {
         flags: u16,
         body: impl FnOnce(&mut Body<'_>),
     ) -> Result<(), TooLong> {
+        let table = self.table;
         self.message(step, number, flags, |message| {
-            message.fixed(&wire::INET_HEADER).text(wire::TABLE_ATTRIBUTE, TABLE);
+            message.fixed(&wire::table_header(table)).text(wire::TABLE_ATTRIBUTE, table.name());
             body(message);
         })
     }

@@ -6,11 +6,12 @@ use weir_model::{IpFamily, Name};
 use weir_netlink::{Attribute, Attributes, Malformed};
 
 use crate::{
-    SetKind,
+    SetKind, TableId,
+    declaration::SetDeclaration,
     expr::{Expr, WireVerdict},
     names,
     uapi::*,
-    wire::{self, KeyBytes, SetDeclaration, WireElement},
+    wire::{KeyBytes, WireElement},
 };
 
 /// The installed table.
@@ -66,14 +67,18 @@ impl Installed {
         replies
     }
 
-    /// Reads a message about any table.
-    pub(crate) fn read_table(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
+    /// Reads a message about any table of the family of this one.
+    pub(crate) fn read_table(
+        &mut self,
+        table: TableId,
+        message: Attributes<'_>,
+    ) -> Result<(), Malformed> {
         let (mut ours, mut flags) = (false, 0);
         for attribute in message {
             let attribute = attribute?;
             match attribute.kind {
                 NFTA_TABLE_NAME => {
-                    ours = attribute.value.strip_suffix(&[0]) == Some(wire::TABLE.as_bytes());
+                    ours = attribute.value.strip_suffix(&[0]) == Some(table.name().as_bytes());
                 }
                 NFTA_TABLE_FLAGS => flags = attribute.be_u32()?,
                 _ => (),

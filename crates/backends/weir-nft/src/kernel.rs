@@ -1,6 +1,6 @@
 //! The kernel's nf_tables over netlink. All I/O of this crate is here.
 
-use std::{io, time::Duration};
+use std::{collections::BTreeSet, io, time::Duration};
 
 use rustix::io::Errno;
 use weir_netfilter::wait_for_packets;
@@ -10,11 +10,11 @@ use weir_netlink::{
 };
 
 use crate::{
-    Installed, Transaction,
+    Installed, TableId, Transaction,
     encode::Batch,
     transaction::{Group, WaitFor},
     uapi::*,
-    wire::{self, KeyBytes, TABLE},
+    wire::{self, KeyBytes},
 };
 
 /// How often to read the table again because another program changed it meanwhile.
@@ -37,8 +37,8 @@ pub(crate) struct Kernel {
     port: u32,
     /// Receives notifications about all changes, including our own.
     changes: Socket,
-    /// Whether another program may have changed the table while we received no notifications.
-    missed: bool,
+    /// The tables that another program changed, or may have changed.
+    changed: BTreeSet<TableId>,
     buffer: Vec<u8>,
 }
 
@@ -65,8 +65,17 @@ pub(crate) enum KernelError {
     #[error("the rules do not fit into netlink messages")]
     TooLong(#[from] TooLong),
     /// Other programs changed the table during every attempt to read it.
-    #[error("other programs changed table inet weir {MAX_READS} times while it was read")]
-    Busy,
+    #[error("other programs changed table {0} {MAX_READS} times while it was read")]
+    Busy(TableId),
+}
+
+impl KernelError {
+    /// Whether the kernel does not have the family of the table.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        let missing = [Errno::AFNOSUPPORT, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT];
+        let KernelError::Rejected { source, .. } = self else { return false };
+        source.errno().is_some_and(|errno| missing.contains(&errno))
+    }
 }
 
 impl Kernel {
@@ -77,76 +86,86 @@ impl Kernel {
         changes.set_receive_buffer(NOTIFICATION_BUFFER_BYTES)?;
         changes.join(NFNLGRP_NFTABLES)?;
         let port = socket.port()?;
-        Ok(Kernel { socket, port, changes, missed: false, buffer: vec![0; 64 * 1024] })
+        let changed = BTreeSet::new();
+        Ok(Kernel { socket, port, changes, changed, buffer: vec![0; 64 * 1024] })
     }
 
-    /// Reads our table.
-    pub(crate) fn read(&mut self) -> Result<Installed, KernelError> {
+    /// Reads a table.
+    pub(crate) fn read(&mut self, table: TableId) -> Result<Installed, KernelError> {
         for _ in 0..MAX_READS {
-            // Drain the notifications: only changes to our table during the read matter.
-            self.changed()?;
-            let mut installed = self.try_read()?;
-            if !self.changed()? {
+            // Drain the notifications: only changes to the table during the read matter.
+            self.take_changed(table)?;
+            let mut installed = self.try_read(table)?;
+            if !self.take_changed(table)? {
                 installed.generation = self.generation()?;
                 return Ok(installed);
             }
         }
-        Err(KernelError::Busy)
+        Err(KernelError::Busy(table))
     }
 
-    fn try_read(&mut self) -> Result<Installed, KernelError> {
+    fn try_read(&mut self, table: TableId) -> Result<Installed, KernelError> {
         let mut installed = Installed::default();
         let mut is_clear =
-            self.dump(NFT_MSG_GETTABLE, |_| (), |table| installed.read_table(table))?;
+            self.dump(table, NFT_MSG_GETTABLE, |_| (), |one| installed.read_table(table, one))?;
         if !installed.has_table {
             return Ok(installed);
         }
-        let in_table = |body: &mut Body<'_>| _ = body.text(wire::TABLE_ATTRIBUTE, TABLE);
-        is_clear &= self.dump(NFT_MSG_GETCHAIN, in_table, |chain| {
-            if is_ours(chain.clone())? { installed.read_chain(chain) } else { Ok(()) }
+        let in_table = |body: &mut Body<'_>| _ = body.text(wire::TABLE_ATTRIBUTE, table.name());
+        is_clear &= self.dump(table, NFT_MSG_GETCHAIN, in_table, |chain| {
+            if is_in(table, chain.clone())? { installed.read_chain(chain) } else { Ok(()) }
         })?;
         for kind in [NFT_MSG_GETOBJ, NFT_MSG_GETFLOWTABLE] {
-            is_clear &= self.dump(kind, in_table, |object| {
-                installed.is_foreign |= is_ours(object)?;
+            is_clear &= self.dump(table, kind, in_table, |object| {
+                installed.is_foreign |= is_in(table, object)?;
                 Ok(())
             })?;
         }
-        is_clear &= self.dump(NFT_MSG_GETRULE, in_table, |rule| installed.read_rule(rule))?;
-        is_clear &= self.dump(NFT_MSG_GETSET, in_table, |set| installed.read_set(set))?;
+        is_clear &=
+            self.dump(table, NFT_MSG_GETRULE, in_table, |rule| installed.read_rule(rule))?;
+        is_clear &= self.dump(table, NFT_MSG_GETSET, in_table, |set| installed.read_set(set))?;
         for (name, set) in &mut installed.sets {
             let in_set = |body: &mut Body<'_>| {
-                body.text(NFTA_SET_ELEM_LIST_TABLE, TABLE).text(NFTA_SET_ELEM_LIST_SET, name);
+                body.text(NFTA_SET_ELEM_LIST_TABLE, table.name())
+                    .text(NFTA_SET_ELEM_LIST_SET, name);
             };
-            is_clear &=
-                self.dump(NFT_MSG_GETSETELEM, in_set, |elements| set.read_elements(elements))?;
+            is_clear &= self
+                .dump(table, NFT_MSG_GETSETELEM, in_set, |elements| set.read_elements(elements))?;
         }
         // weir never writes anything that it cannot decode.
         installed.is_foreign |= !is_clear;
         Ok(installed)
     }
 
-    /// Applies the groups of a transaction in order.
-    pub(crate) fn run(&mut self, transaction: &Transaction) -> Result<(), KernelError> {
+    /// Applies the groups of a transaction to a table in order.
+    pub(crate) fn run(
+        &mut self,
+        table: TableId,
+        transaction: &Transaction,
+    ) -> Result<(), KernelError> {
         let groups = transaction.groups();
         if transaction.elements() <= MAX_NOTIFIED_ELEMENTS {
-            return self.run_groups(groups, transaction.generation);
+            return self.run_groups(table, groups, transaction.generation);
         }
         // So many notifications about our own changes would overflow the buffer and hide those of
         // others. Without notifications, the generation shows whether another program wrote: each
         // of our batches advances it by one.
         let before = self.generation()?;
         self.changes.leave(NFNLGRP_NFTABLES)?;
-        let result = self.run_groups(groups, transaction.generation);
+        let result = self.run_groups(table, groups, transaction.generation);
         self.changes.join(NFNLGRP_NFTABLES)?;
         result?;
         let ours = u32::try_from(groups.len()).unwrap_or(u32::MAX);
-        self.missed |= self.generation()?.wrapping_sub(before) != ours;
+        if self.generation()?.wrapping_sub(before) != ours {
+            self.changed.extend(TableId::ALL);
+        }
         Ok(())
     }
 
     /// Applies groups in order, each as one batch. The first one is for this generation.
     fn run_groups(
         &mut self,
+        table: TableId,
         groups: &[Group],
         mut generation: Option<u32>,
     ) -> Result<(), KernelError> {
@@ -154,8 +173,9 @@ impl Kernel {
             if *wait_for == WaitFor::PacketsInFlight {
                 wait_for_packets();
             }
-            let batch = Batch::from_steps(steps, generation.take())?;
-            self.send(&batch, |index| Some(steps.get(index?)?.to_string()))?;
+            let batch = Batch::from_steps(table, steps, generation.take())?;
+            let step = |index: Option<usize>| Some(steps.get(index?)?.in_table(table).to_string());
+            self.send(&batch, step)?;
         }
         Ok(())
     }
@@ -172,24 +192,31 @@ impl Kernel {
         self.send(&batch, |_| Some(format!("add element inet weir {set}")))
     }
 
-    /// Whether another program changed our table since the previous call.
-    pub(crate) fn changed(&mut self) -> Result<bool, KernelError> {
-        let mut changed = std::mem::take(&mut self.missed);
+    /// Whether another program changed a table since the previous call.
+    pub(crate) fn take_changed(&mut self, table: TableId) -> Result<bool, KernelError> {
+        self.receive_changes()?;
+        Ok(self.changed.remove(&table))
+    }
+
+    fn receive_changes(&mut self) -> Result<(), KernelError> {
         loop {
             match self.changes.receive(&mut self.buffer, Some(Duration::ZERO)) {
-                Ok(None) => return Ok(changed),
+                Ok(None) => return Ok(()),
                 Ok(Some(received)) => {
                     for message in Messages::new(received) {
-                        // A malformed notification may be about our table.
-                        changed |= message
-                            .map_or(Ok(true), |one| is_foreign(&one, self.port))
-                            .unwrap_or(true);
+                        match message.and_then(|one| changed_by_others(&one, self.port)) {
+                            Ok(table) => self.changed.extend(table),
+                            // A malformed notification may be about any table.
+                            Err(_) => self.changed.extend(TableId::ALL),
+                        }
                     }
                 }
-                // Notifications were lost, and one of them may be about our table.
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => changed = true,
+                // Notifications were lost, and one of them may be about our tables.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
+                    self.changed.extend(TableId::ALL);
+                }
                 Err(error) => {
-                    self.missed = true;
+                    self.changed.extend(TableId::ALL);
                     return Err(error.into());
                 }
             }
@@ -210,17 +237,18 @@ impl Kernel {
     /// Visits all objects of a kind. Returns whether all of them could be decoded.
     fn dump(
         &mut self,
+        table: TableId,
         number: u16,
         body: impl FnOnce(&mut Body<'_>),
         mut visit: impl FnMut(Attributes<'_>) -> Result<(), Malformed>,
     ) -> Result<bool, KernelError> {
-        let request = request(number, kind::DUMP, wire::INET_HEADER, body)?;
+        let request = request(number, kind::DUMP, wire::table_header(table), body)?;
         let mut is_clear = true;
         let listed = self.socket.query(&request, |message| {
             is_clear &= visit(message.attributes(NFGENMSG_LENGTH)).is_ok();
         });
         match listed {
-            // Some table changed. The notifications show whether it was ours.
+            // Some table changed. The notifications show whether it was this one.
             Ok(()) | Err(NetlinkError::Interrupted) => Ok(is_clear),
             Err(error) => Err(error.into()),
         }
@@ -273,19 +301,27 @@ fn read_generation(message: Message<'_>) -> Result<u32, Malformed> {
     Err(Malformed::Message)
 }
 
-/// Whether a message about an object of any kind is about our table.
-fn is_ours(attributes: Attributes<'_>) -> Result<bool, Malformed> {
+/// Whether a message about an object of any kind is about an object in this table.
+fn is_in(table: TableId, attributes: Attributes<'_>) -> Result<bool, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         if attribute.kind == wire::TABLE_ATTRIBUTE {
-            return Ok(attribute.value.strip_suffix(&[0]) == Some(TABLE.as_bytes()));
+            return Ok(attribute.value.strip_suffix(&[0]) == Some(table.name().as_bytes()));
         }
     }
     Ok(false)
 }
 
-/// Whether a notification is about a change to our table by another program.
-fn is_foreign(message: &Message<'_>, our_port: u32) -> Result<bool, Malformed> {
-    let is_inet = message.kind != NFT_MSG_NEWGEN && message.payload.starts_with(&[NFPROTO_INET]);
-    Ok(is_inet && message.port != our_port && is_ours(message.attributes(NFGENMSG_LENGTH))?)
+/// The table of ours that another program changed, according to a notification.
+fn changed_by_others(message: &Message<'_>, our_port: u32) -> Result<Option<TableId>, Malformed> {
+    if message.kind == NFT_MSG_NEWGEN || message.port == our_port {
+        return Ok(None);
+    }
+    for table in TableId::ALL {
+        let is_of_family = message.payload.starts_with(&[table.family()]);
+        if is_of_family && is_in(table, message.attributes(NFGENMSG_LENGTH))? {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
 }

@@ -1,4 +1,5 @@
-//! The nftables backend: compiled rules as one table, `inet weir`.
+//! The nftables backend: compiled rules as one table, `inet weir`, and the guard against forged
+//! packets in the tables `inet weir-guard` and `bridge weir-guard`.
 //!
 //! ```text
 //!   forward ─► established? accept
@@ -32,10 +33,12 @@
 mod apply;
 mod chain;
 mod decision;
+mod declaration;
 mod encode;
 mod expr;
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod guard;
 mod installed;
 mod intervals;
 #[cfg(target_os = "linux")]
@@ -60,10 +63,11 @@ mod wire;
 
 #[cfg(target_os = "linux")]
 pub use apply::Nft;
+pub use guard::guard_tables;
 pub use installed::Installed;
 pub use planner::{Planner, render};
 pub use table::{
     ElementData, ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict,
-    SetKind, Statement,
+    SetKind, Statement, TableId,
 };
 pub use transaction::{Group, Step, Transaction, WaitFor};

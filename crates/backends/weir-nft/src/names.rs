@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use weir_model::{Direction, IpFamily, Name};
 
 /// The longest comment in bytes. nft accepts up to 128.
-const MAX_COMMENT_BYTES: usize = 120;
+pub(crate) const MAX_COMMENT_BYTES: usize = 120;
 
 /// A stable digest of content, for the name of the object that has this content: the first 128 bits
 /// of SHA-256 in hexadecimal.

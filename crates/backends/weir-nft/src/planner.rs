@@ -4,7 +4,7 @@ use weir_datapath::{Dependents, Mode};
 use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Step, Transaction,
+    ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Transaction,
     layout::Slot, names, objects::Objects, peers::PeerSets, pod_elements::PodElements, replan,
     stages::Stages,
 };
@@ -55,7 +55,7 @@ impl weir_datapath::Planner for Planner {
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
         *self = Planner::from_program(program, self.mode);
-        replan::replan(self, installed)
+        replan::replan(self.table(), installed)
     }
 }
 
@@ -101,18 +101,6 @@ impl Planner {
         for removed in self.objects.sweep() {
             self.forget_set(&removed);
         }
-    }
-
-    /// The steps that create the whole table.
-    pub(crate) fn all_steps(&self) -> Vec<Step> {
-        let NftTable { sets, chains } = self.table();
-        let mut steps = vec![Step::AddTable];
-        steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
-        steps.extend(chains.iter().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
-        let filled = chains.iter().filter(|(_, chain)| !chain.rules.is_empty());
-        steps.extend(filled.map(|(name, chain)| Step::AddRules(name.clone(), chain.rules.clone())));
-        steps.extend(sets.iter().flat_map(|(name, set)| Step::fill(name, set)));
-        steps
     }
 
     /// Updates the elements of pods. It adds new elements before it removes old ones, so that the

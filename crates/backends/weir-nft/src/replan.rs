@@ -6,8 +6,7 @@ use hashbrown::{HashMap, HashSet};
 use weir_model::Name;
 
 use crate::{
-    ElementData, ElementKey, Installed, NftChain, NftSet, NftTable, Planner, Step, Transaction,
-    expr,
+    ElementData, ElementKey, Installed, NftChain, NftSet, NftTable, Step, Transaction, expr,
     installed::{InstalledChain, InstalledSet},
     uapi::*,
     wire::{self, KeyBytes, WireElement},
@@ -17,21 +16,33 @@ use crate::{
 /// changed it, or another version of weir created it.
 struct Mismatch;
 
-/// Plans the steps from an installed table to the planner's table.
+/// Plans the steps from an installed table to the desired one.
 ///
 /// Objects that are already right stay untouched, and a chain with other rules gets the right ones.
 /// Any other mismatch replaces the whole table in one transaction. A packet inside the rules at
 /// that moment may meet neither table.
-pub(crate) fn replan(planner: &Planner, installed: &Installed) -> Transaction {
-    let replace = || [Step::DeleteTable].into_iter().chain(planner.all_steps()).collect();
+pub(crate) fn replan(desired: &NftTable, installed: &Installed) -> Transaction {
+    let replace = || [Step::DeleteTable].into_iter().chain(all_steps(desired)).collect();
     let steps = match installed {
-        Installed { has_table: false, .. } => planner.all_steps(),
+        Installed { has_table: false, .. } => all_steps(desired),
         Installed { is_foreign: true, .. } => replace(),
-        _ => difference(planner.table(), installed).unwrap_or_else(|Mismatch| replace()),
+        _ => difference(desired, installed).unwrap_or_else(|Mismatch| replace()),
     };
     let mut transaction = Transaction::from_steps(steps);
     transaction.generation = Some(installed.generation);
     transaction
+}
+
+/// The steps that create a whole table.
+fn all_steps(table: &NftTable) -> Vec<Step> {
+    let NftTable { id: _, sets, chains } = table;
+    let mut steps = vec![Step::AddTable];
+    steps.extend(sets.iter().map(|(name, set)| Step::add_set(name, set)));
+    steps.extend(chains.iter().map(|(name, chain)| Step::AddChain(name.clone(), chain.hook)));
+    let filled = chains.iter().filter(|(_, chain)| !chain.rules.is_empty());
+    steps.extend(filled.map(|(name, chain)| Step::AddRules(name.clone(), chain.rules.clone())));
+    steps.extend(sets.iter().flat_map(|(name, set)| Step::fill(name, set)));
+    steps
 }
 
 fn difference(desired: &NftTable, installed: &Installed) -> Result<Vec<Step>, Mismatch> {

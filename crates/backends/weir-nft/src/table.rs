@@ -5,9 +5,44 @@ use weir_model::{Direction, IpFamily, Name, PortRange, Protocol};
 
 use crate::uapi::*;
 
-/// The content of weir's table.
+/// A table of weir.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TableId {
+    /// The policies: `inet weir`.
+    #[default]
+    Policies,
+    /// The guard for packets that the node routes or receives: `inet weir-guard`.
+    Guard,
+    /// The guard for frames that enter a bridge: `bridge weir-guard`.
+    BridgeGuard,
+}
+
+impl TableId {
+    /// All tables.
+    pub(crate) const ALL: [TableId; 3] = [TableId::Policies, TableId::Guard, TableId::BridgeGuard];
+
+    /// The name of the table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TableId::Policies => "weir",
+            TableId::Guard | TableId::BridgeGuard => "weir-guard",
+        }
+    }
+
+    /// The kernel's number of the table's family.
+    pub(crate) fn family(self) -> u8 {
+        match self {
+            TableId::Policies | TableId::Guard => NFPROTO_INET,
+            TableId::BridgeGuard => NFPROTO_BRIDGE,
+        }
+    }
+}
+
+/// The content of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NftTable {
+    /// Which table it is.
+    pub id: TableId,
     /// Sets and maps by name.
     pub sets: BTreeMap<Name, NftSet>,
     /// Chains by name.
@@ -59,6 +94,13 @@ pub enum SetKind {
     CutSenders(IpFamily),
     /// Address families.
     Families,
+    /// A map from links and addresses to verdicts.
+    LinkAddresses(IpFamily),
+    /// A map from links to verdicts.
+    Links,
+    /// A map from numbers of records and positions in them to verdicts, which no rule uses. The
+    /// comments of its elements are the records.
+    Records,
 }
 
 /// A field of a packet, and the part of a key that it is compared with.
@@ -76,6 +118,12 @@ pub enum Field {
     SourcePort,
     /// The destination port.
     DestinationPort,
+    /// The link that the packet came from.
+    Link,
+    /// The source address, in a table of any family.
+    FrameSource(IpFamily),
+    /// The sender's address in an ARP message.
+    ArpSender,
 }
 
 impl Field {
@@ -113,6 +161,12 @@ pub enum ElementKey {
     Service(PortRange),
     /// An address family.
     Family(IpFamily),
+    /// A link and an address.
+    LinkAddress(Name, IpAddr),
+    /// A link.
+    Link(Name),
+    /// The number of a record, and a position in it.
+    Record(u32, u32),
 }
 
 /// The data of an element of a verdict map.
@@ -159,6 +213,8 @@ pub struct NftChain {
 /// The hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
+    /// Packets that arrive, before the node tracks their connections.
+    Prerouting,
     /// Packets that the node forwards.
     Forward,
     /// Packets that the node receives.
@@ -169,11 +225,12 @@ pub enum Hook {
 
 impl Hook {
     /// All hooks.
-    pub(crate) const ALL: [Hook; 3] = [Hook::Forward, Hook::Input, Hook::Output];
+    pub(crate) const ALL: [Hook; 4] = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output];
 
     /// The name of the base chain.
     pub fn chain(self) -> &'static str {
         match self {
+            Hook::Prerouting => "prerouting",
             Hook::Forward => "forward",
             Hook::Input => "input",
             Hook::Output => "output",
@@ -183,6 +240,7 @@ impl Hook {
     /// The kernel's number of the hook.
     pub(crate) fn number(self) -> u32 {
         match self {
+            Hook::Prerouting => NF_INET_PRE_ROUTING,
             Hook::Input => NF_INET_LOCAL_IN,
             Hook::Forward => NF_INET_FORWARD,
             Hook::Output => NF_INET_LOCAL_OUT,
@@ -192,6 +250,7 @@ impl Hook {
     /// The order among the base chains of the hook.
     pub(crate) fn priority(self) -> i32 {
         match self {
+            Hook::Prerouting => NF_IP_PRI_RAW,
             Hook::Forward | Hook::Output => NF_IP_PRI_FILTER,
             // IPVS redirects packets for its services before, and the node does not receive them.
             Hook::Input => NF_IP_PRI_NAT_SRC + 1,
@@ -245,6 +304,14 @@ pub enum Match {
     In(Vec<Field>, Name),
     /// Is sent to one of these ports.
     To(PortRange),
+    /// Answers a packet of a tracked connection.
+    Reply,
+    /// Has an IPv6 link-local source.
+    FromLinkLocal,
+    /// Has no source address yet.
+    FromNowhere(IpFamily),
+    /// Is an ARP message of a sender without an address.
+    ArpProbe,
 }
 
 /// The action of a rule.
@@ -288,7 +355,11 @@ impl NftRule {
             | Match::Protocol(_)
             | Match::Icmpv6 { .. }
             | Match::Udp { .. }
-            | Match::To(_) => None,
+            | Match::To(_)
+            | Match::Reply
+            | Match::FromLinkLocal
+            | Match::FromNowhere(_)
+            | Match::ArpProbe => None,
         });
         let named = match &self.statement {
             Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => Some(name),

@@ -7,12 +7,12 @@ use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
 
 use crate::{
     ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict, SetKind,
-    Statement, expr::first_group, intervals,
+    Statement, TableId, expr::first_group, intervals, uapi::NF_IP_PRI_FILTER,
 };
 
 impl fmt::Display for NftTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "table inet weir {{")?;
+        writeln!(f, "table {} {{", self.id)?;
         for (name, set) in &self.sets {
             set.write(f, name)?;
         }
@@ -20,6 +20,16 @@ impl fmt::Display for NftTable {
             chain.write(f, name)?;
         }
         writeln!(f, "}}")
+    }
+}
+
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self {
+            TableId::Policies | TableId::Guard => "inet",
+            TableId::BridgeGuard => "bridge",
+        };
+        write!(f, "{family} {}", self.name())
     }
 }
 
@@ -58,6 +68,9 @@ impl SetKind {
                 | SetKind::BlockChains(_)
                 | SetKind::ServiceChains
                 | SetKind::ServiceRangeChains
+                | SetKind::LinkAddresses(_)
+                | SetKind::Links
+                | SetKind::Records
         )
     }
 
@@ -76,7 +89,10 @@ impl SetKind {
             | SetKind::Chains(_)
             | SetKind::Services
             | SetKind::ServiceChains
-            | SetKind::Families => None,
+            | SetKind::Families
+            | SetKind::LinkAddresses(_)
+            | SetKind::Links
+            | SetKind::Records => None,
         }
     }
 }
@@ -105,6 +121,11 @@ impl fmt::Display for SetKind {
                 f.write_str("inet_proto . inet_service : verdict")
             }
             SetKind::Families => f.write_str("nf_proto"),
+            SetKind::LinkAddresses(family) => {
+                write!(f, "ifname . {} : verdict", address(family))
+            }
+            SetKind::Links => f.write_str("ifname : verdict"),
+            SetKind::Records => f.write_str("mark . mark : verdict"),
             SetKind::CutPairs(family) => write!(f, "{0} . {0} . inet_proto", address(family)),
             SetKind::Cut(family) => {
                 let address = address(family);
@@ -128,6 +149,9 @@ impl fmt::Display for ElementKey {
             ElementKey::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
             ElementKey::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
             ElementKey::Family(family) => f.write_str(family_word(*family)),
+            ElementKey::LinkAddress(link, address) => write!(f, "\"{link}\" . {address}"),
+            ElementKey::Link(link) => write!(f, "\"{link}\""),
+            ElementKey::Record(number, position) => write!(f, "{number:#010x} . {position:#010x}"),
         }
     }
 }
@@ -160,7 +184,9 @@ impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hook = self.chain();
         match self.priority() {
-            0 => write!(f, "type filter hook {hook} priority filter; policy accept;"),
+            NF_IP_PRI_FILTER => {
+                write!(f, "type filter hook {hook} priority filter; policy accept;")
+            }
             number => write!(f, "type filter hook {hook} priority {number}; policy accept;"),
         }
     }
@@ -200,6 +226,11 @@ impl fmt::Display for Match {
                 write!(f, "meta l4proto {}", word(range.protocol))
             }
             Match::To(range) => write!(f, "{} dport {}", word(range.protocol), ports(range)),
+            Match::Reply => f.write_str("ct direction reply"),
+            Match::FromLinkLocal => f.write_str("ip6 saddr fe80::/10"),
+            Match::FromNowhere(IpFamily::V4) => f.write_str("ip saddr 0.0.0.0"),
+            Match::FromNowhere(IpFamily::V6) => f.write_str("ip6 saddr ::"),
+            Match::ArpProbe => f.write_str("arp saddr ip 0.0.0.0"),
         }
     }
 }
@@ -227,8 +258,10 @@ impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Field::Family => "meta nfproto",
-            Field::Source(IpFamily::V4) => "ip saddr",
-            Field::Source(IpFamily::V6) => "ip6 saddr",
+            Field::Link => "iifname",
+            Field::ArpSender => "arp saddr ip",
+            Field::Source(IpFamily::V4) | Field::FrameSource(IpFamily::V4) => "ip saddr",
+            Field::Source(IpFamily::V6) | Field::FrameSource(IpFamily::V6) => "ip6 saddr",
             Field::Destination(IpFamily::V4) => "ip daddr",
             Field::Destination(IpFamily::V6) => "ip6 daddr",
             Field::Protocol => "meta l4proto",

@@ -4,7 +4,9 @@ use weir_datapath::Plan;
 use weir_model::Name;
 use weir_netlink::TooLong;
 
-use crate::{ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, encode::Batch, text};
+use crate::{
+    ElementData, ElementKey, Hook, NftRule, NftSet, SetKind, TableId, encode::Batch, text,
+};
 
 /// Steps from one table content to another. It displays as equivalent commands of nft.
 ///
@@ -225,6 +227,14 @@ impl Transaction {
         self
     }
 
+    /// The same steps as one group, for tables in which a packet needs no consistent view.
+    pub(crate) fn in_one_group(self) -> Self {
+        let steps: Vec<Step> = self.groups.into_iter().flat_map(|group| group.steps).collect();
+        let group = Group { steps, wait_for: WaitFor::Nothing };
+        let groups = [group].into_iter().filter(|group| !group.steps.is_empty()).collect();
+        Transaction { groups, generation: self.generation }
+    }
+
     /// The steps in groups that the kernel applies atomically.
     pub fn groups(&self) -> &[Group] {
         &self.groups
@@ -238,7 +248,7 @@ impl Transaction {
     /// The steps as netlink messages of one batch, as if packets could not observe it.
     pub fn as_one_batch(&self) -> Result<Vec<u8>, TooLong> {
         let steps: Vec<Step> = self.steps().cloned().collect();
-        Ok(Batch::from_steps(&steps, None)?.bytes().to_vec())
+        Ok(Batch::from_steps(TableId::Policies, &steps, None)?.bytes().to_vec())
     }
 
     /// The number of elements added or removed.
@@ -301,42 +311,53 @@ impl fmt::Display for Transaction {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, TableId::Policies)
+    }
+}
+
+impl Step {
+    /// The step as a command of nft about this table.
+    pub(crate) fn in_table(&self, table: TableId) -> impl fmt::Display {
+        fmt::from_fn(move |f| self.write(f, table))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, table: TableId) -> fmt::Result {
         match self {
-            Step::AddTable => write!(f, "add table inet weir"),
-            Step::DeleteTable => write!(f, "delete table inet weir"),
+            Step::AddTable => write!(f, "add table {table}"),
+            Step::DeleteTable => write!(f, "delete table {table}"),
             Step::AddSet(name, kind, comment) => {
                 let word = if kind.is_map() { "map" } else { "set" };
-                write!(f, "add {word} inet weir {name} {{ type {kind}; ")?;
+                write!(f, "add {word} {table} {name} {{ type {kind}; ")?;
                 kind.flags().map_or(Ok(()), |flags| write!(f, "flags {flags}; "))?;
                 write!(f, "comment \"{comment}\"; }}")
             }
-            Step::AddChain(name, None) => write!(f, "add chain inet weir {name}"),
+            Step::AddChain(name, None) => write!(f, "add chain {table} {name}"),
             Step::AddChain(name, Some(hook)) => {
-                write!(f, "add chain inet weir {name} {{ {hook} }}")
+                write!(f, "add chain {table} {name} {{ {hook} }}")
             }
             Step::AddRules(name, rules) => {
-                let lines = rules.iter().map(|rule| format!("add rule inet weir {name} {rule}"));
+                let lines = rules.iter().map(|rule| format!("add rule {table} {name} {rule}"));
                 f.write_str(&lines.collect::<Vec<_>>().join("\n"))
             }
             Step::ReplaceRules(name, rules) => {
-                write!(f, "flush chain inet weir {name}")?;
-                rules.iter().try_for_each(|rule| write!(f, "\nadd rule inet weir {name} {rule}"))
+                write!(f, "flush chain {table} {name}")?;
+                rules.iter().try_for_each(|rule| write!(f, "\nadd rule {table} {name} {rule}"))
             }
             Step::Add(name, _, elements) => {
                 let list: Vec<String> = elements
                     .iter()
                     .map(|(key, data)| text::element(key, data.as_deref()))
                     .collect();
-                write!(f, "add element inet weir {name} {{ {} }}", list.join(", "))
+                write!(f, "add element {table} {name} {{ {} }}", list.join(", "))
             }
             Step::Remove(name, _, keys) => {
                 let list: Vec<String> = keys.iter().map(ElementKey::to_string).collect();
-                write!(f, "delete element inet weir {name} {{ {} }}", list.join(", "))
+                write!(f, "delete element {table} {name} {{ {} }}", list.join(", "))
             }
-            Step::FlushChain(name) => write!(f, "flush chain inet weir {name}"),
-            Step::FlushSet(name) => write!(f, "flush set inet weir {name}"),
-            Step::DeleteChain(name) => write!(f, "delete chain inet weir {name}"),
-            Step::DeleteSet(name) => write!(f, "delete set inet weir {name}"),
+            Step::FlushChain(name) => write!(f, "flush chain {table} {name}"),
+            Step::FlushSet(name) => write!(f, "flush set {table} {name}"),
+            Step::DeleteChain(name) => write!(f, "delete chain {table} {name}"),
+            Step::DeleteSet(name) => write!(f, "delete set {table} {name}"),
         }
     }
 }

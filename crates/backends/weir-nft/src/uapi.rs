@@ -8,6 +8,7 @@
 pub(crate) const NFPROTO_UNSPEC: u8 = 0;
 pub(crate) const NFPROTO_INET: u8 = 1;
 pub(crate) const NFPROTO_IPV4: u8 = 2;
+pub(crate) const NFPROTO_BRIDGE: u8 = 7;
 pub(crate) const NFPROTO_IPV6: u8 = 10;
 pub(crate) const NFNETLINK_V0: u8 = 0;
 pub(crate) const NFNL_SUBSYS_NFTABLES: u8 = 10;
@@ -59,9 +60,12 @@ pub(crate) const NFTA_CHAIN_POLICY: u16 = 5;
 pub(crate) const NFTA_CHAIN_TYPE: u16 = 7;
 pub(crate) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(crate) const NFTA_HOOK_PRIORITY: u16 = 2;
+/// Also the number of `NF_BR_PRE_ROUTING`.
+pub(crate) const NF_INET_PRE_ROUTING: u32 = 0;
 pub(crate) const NF_INET_LOCAL_IN: u32 = 1;
 pub(crate) const NF_INET_FORWARD: u32 = 2;
 pub(crate) const NF_INET_LOCAL_OUT: u32 = 3;
+pub(crate) const NF_IP_PRI_RAW: i32 = -300;
 pub(crate) const NF_IP_PRI_FILTER: i32 = 0;
 pub(crate) const NF_IP_PRI_NAT_SRC: i32 = 100;
 
@@ -134,6 +138,8 @@ pub(crate) const NFTA_EXPR_NAME: u16 = 1;
 pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 pub(crate) const NFTA_META_DREG: u16 = 1;
 pub(crate) const NFTA_META_KEY: u16 = 2;
+pub(crate) const NFT_META_PROTOCOL: u32 = 1;
+pub(crate) const NFT_META_IIFNAME: u32 = 6;
 pub(crate) const NFT_META_NFPROTO: u32 = 15;
 pub(crate) const NFT_META_L4PROTO: u32 = 16;
 pub(crate) const NFT_META_PKTTYPE: u32 = 19;
@@ -149,7 +155,9 @@ pub(crate) const NFTA_CT_DREG: u16 = 1;
 pub(crate) const NFTA_CT_KEY: u16 = 2;
 pub(crate) const NFTA_CT_DIRECTION: u16 = 3;
 pub(crate) const NFT_CT_STATE: u32 = 0;
+pub(crate) const NFT_CT_DIRECTION: u32 = 1;
 pub(crate) const NFT_CT_STATUS: u32 = 2;
+pub(crate) const IP_CT_DIR_REPLY: u8 = 1;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
 pub(crate) const CT_STATE_ESTABLISHED: u32 = 1 << 1;
 /// `NF_CT_STATE_BIT(IP_CT_RELATED)`.
@@ -189,11 +197,14 @@ pub(crate) const NFTA_LOG_SNAPLEN: u16 = 3;
 pub(crate) const TYPE_NFPROTO: u32 = 2;
 pub(crate) const TYPE_IPADDR: u32 = 7;
 pub(crate) const TYPE_IP6ADDR: u32 = 8;
+pub(crate) const TYPE_MARK: u32 = 19;
+pub(crate) const TYPE_IFNAME: u32 = 41;
 pub(crate) const TYPE_INET_PROTOCOL: u32 = 12;
 pub(crate) const TYPE_INET_SERVICE: u32 = 13;
 /// The bits of one type in the type of a concatenation.
 pub(crate) const TYPE_BITS: u32 = 6;
 pub(crate) const BYTEORDER_INVALID: u32 = 0;
+pub(crate) const BYTEORDER_HOST_ENDIAN: u32 = 1;
 pub(crate) const BYTEORDER_BIG_ENDIAN: u32 = 2;
 /// The tag of a comment of a rule or an element.
 pub(crate) const NFTNL_UDATA_COMMENT: u8 = 0;

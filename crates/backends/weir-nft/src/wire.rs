@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 
-use weir_model::{IpFamily, PortRange, Protocol};
+use weir_model::{IpFamily, Name, PortRange, Protocol};
 use weir_netlink::Body;
 
-use crate::{ElementData, ElementKey, NftVerdict, SetKind, expr::WireVerdict, uapi::*};
+use crate::{
+    ElementData, ElementKey, NftVerdict, SetKind, TableId, declaration::fields, expr::WireVerdict,
+    uapi::*,
+};
 
-pub(crate) const TABLE: &str = "weir";
-/// The header of a message about a table of the family `inet`.
-pub(crate) const INET_HEADER: [u8; NFGENMSG_LENGTH] = header(NFPROTO_INET, 0);
+/// The length of the name of a link with its end.
+pub(crate) const LINK_BYTES: usize = 16;
 /// The header of a message about no table.
 pub(crate) const UNSPEC_HEADER: [u8; NFGENMSG_LENGTH] = header(NFPROTO_UNSPEC, 0);
 /// The header of the messages that begin and end a batch.
@@ -27,92 +29,13 @@ const _: () = assert!(
 /// The policy of our base chain: packets without a verdict pass.
 pub(crate) const ACCEPT_POLICY: u32 = NF_ACCEPT.unsigned_abs();
 
+/// The header of a message about a table.
+pub(crate) fn table_header(table: TableId) -> [u8; NFGENMSG_LENGTH] {
+    header(table.family(), 0)
+}
+
 const fn header(family: u8, resource: u8) -> [u8; NFGENMSG_LENGTH] {
     [family, NFNETLINK_V0, 0, resource]
-}
-
-/// The declaration of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SetDeclaration {
-    pub(crate) flags: u32,
-    pub(crate) key_type: u32,
-    pub(crate) key_length: u32,
-    pub(crate) data_type: u32,
-}
-
-/// The parts of a key: the type of each for nft, and its length in bytes.
-fn fields(kind: SetKind) -> Vec<(u32, u32)> {
-    let address = |family| match family {
-        IpFamily::V4 => (TYPE_IPADDR, 4),
-        IpFamily::V6 => (TYPE_IP6ADDR, 16),
-    };
-    let (protocol, port) = ((TYPE_INET_PROTOCOL, 1), (TYPE_INET_SERVICE, 2));
-    match kind {
-        SetKind::Addresses(family)
-        | SetKind::Chains(family)
-        | SetKind::Blocks(family)
-        | SetKind::BlockChains(family)
-        | SetKind::CutSenders(family) => vec![address(family)],
-        SetKind::Pairs(family) => vec![address(family), address(family)],
-        SetKind::Ports(family) => vec![address(family), protocol, port],
-        SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
-        SetKind::Services
-        | SetKind::ServiceRanges
-        | SetKind::ServiceChains
-        | SetKind::ServiceRangeChains => vec![protocol, port],
-        SetKind::Families => vec![(TYPE_NFPROTO, 1)],
-        SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
-        SetKind::CutPairs(family) => vec![address(family), address(family), protocol],
-    }
-}
-
-impl SetKind {
-    pub(crate) fn declared(self) -> SetDeclaration {
-        let fields = fields(self);
-        let flags = match self {
-            SetKind::Blocks(_) => NFT_SET_INTERVAL,
-            SetKind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
-            SetKind::Chains(_) | SetKind::ServiceChains => NFT_SET_MAP,
-            SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
-            SetKind::ServiceRangeChains => NFT_SET_INTERVAL | NFT_SET_CONCAT | NFT_SET_MAP,
-            SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
-            SetKind::Addresses(_)
-            | SetKind::Pairs(_)
-            | SetKind::Ports(_)
-            | SetKind::Grants(_)
-            | SetKind::Services
-            | SetKind::Families => 0,
-        };
-        SetDeclaration {
-            flags,
-            key_type: fields.iter().fold(0, |all, (kind, _)| all << TYPE_BITS | kind),
-            key_length: fields.iter().map(|(_, length)| length.next_multiple_of(4)).sum(),
-            data_type: if self.is_map() { NFT_DATA_VERDICT } else { 0 },
-        }
-    }
-
-    /// The lengths of the parts of a key, if the kernel needs them.
-    pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
-        self.has_port_ranges().then(|| fields(self).into_iter().map(|(_, length)| length).collect())
-    }
-
-    /// Whether the elements never change as long as the set has its name.
-    pub(crate) fn is_constant(self) -> bool {
-        matches!(
-            self,
-            SetKind::Blocks(_)
-                | SetKind::BlockChains(_)
-                | SetKind::Services
-                | SetKind::ServiceRanges
-                | SetKind::ServiceChains
-                | SetKind::ServiceRangeChains
-        )
-    }
-
-    /// Whether the keys are ranges of ports.
-    fn has_port_ranges(self) -> bool {
-        matches!(self, SetKind::ServiceRanges | SetKind::ServiceRangeChains)
-    }
 }
 
 /// An element as the kernel stores it.
@@ -169,6 +92,12 @@ impl KeyBytes {
             IpAddr::V4(address) => self.push(&address.octets()),
             IpAddr::V6(address) => self.push(&address.octets()),
         }
+    }
+
+    fn link(self, link: &str) -> Self {
+        let mut name = [0; LINK_BYTES];
+        name.iter_mut().zip(link.bytes()).for_each(|(to, from)| *to = from);
+        self.push(&name)
     }
 
     fn protocol(self, protocol: Protocol) -> Self {
@@ -244,6 +173,11 @@ pub(crate) fn bare_key(kind: SetKind, key: &ElementKey) -> Option<KeyBytes> {
 fn first_key(key: &ElementKey) -> KeyBytes {
     let start = KeyBytes::default();
     match *key {
+        ElementKey::LinkAddress(ref link, address) => start.link(link).address(address),
+        ElementKey::Link(ref link) => start.link(link),
+        ElementKey::Record(number, position) => {
+            start.push(&number.to_ne_bytes()).push(&position.to_ne_bytes())
+        }
         ElementKey::Address(address) | ElementKey::Block(address, _) => start.address(address),
         ElementKey::Pair(one, other) => start.address(one).address(other),
         ElementKey::Port(address, protocol, port) => {
@@ -285,10 +219,21 @@ pub(crate) fn userdata(comment: &str) -> Vec<u8> {
     tagged(NFTNL_UDATA_COMMENT, comment)
 }
 
+/// The comment in the userdata of an element.
+pub(crate) fn comment(userdata: &[u8]) -> Option<&str> {
+    let [NFTNL_UDATA_COMMENT, length, rest @ ..] = userdata else { return None };
+    let text = rest.get(..usize::from(*length))?.strip_suffix(&[0])?;
+    str::from_utf8(text).ok()
+}
+
 /// The userdata of a set: the byte order of its keys, and its comment.
 pub(crate) fn set_userdata(kind: SetKind, comment: &str) -> Vec<u8> {
     let is_single = fields(kind).len() == 1;
-    let order = if is_single { BYTEORDER_BIG_ENDIAN } else { BYTEORDER_INVALID };
+    let order = match kind {
+        SetKind::Links => BYTEORDER_HOST_ENDIAN,
+        _ if is_single => BYTEORDER_BIG_ENDIAN,
+        _ => BYTEORDER_INVALID,
+    };
     let mut all = vec![NFTNL_UDATA_SET_KEYBYTEORDER, 4];
     all.extend(order.to_ne_bytes());
     all.extend(tagged(NFTNL_UDATA_SET_COMMENT, comment));
@@ -356,6 +301,14 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
             let is_it = |family: &IpFamily| number == [family_number(*family), 0, 0, 0];
             ElementKey::Family(IpFamily::BOTH.into_iter().find(is_it)?)
         }
+        SetKind::LinkAddresses(family) => {
+            ElementKey::LinkAddress(link(&mut rest)?, address(family, &mut rest)?)
+        }
+        SetKind::Links => ElementKey::Link(link(&mut rest)?),
+        SetKind::Records => {
+            let mut number = || split_array::<4>(&mut rest).map(u32::from_ne_bytes);
+            ElementKey::Record(number()?, number()?)
+        }
         SetKind::Blocks(_)
         | SetKind::BlockChains(_)
         | SetKind::Services
@@ -380,6 +333,12 @@ fn address(family: IpFamily, rest: &mut &[u8]) -> Option<IpAddr> {
         IpFamily::V4 => IpAddr::from(split_array::<4>(rest)?),
         IpFamily::V6 => IpAddr::from(split_array::<16>(rest)?),
     })
+}
+
+fn link(rest: &mut &[u8]) -> Option<Name> {
+    let name = split_array::<LINK_BYTES>(rest)?;
+    let name = name.split(|byte| *byte == 0).next()?;
+    Some(str::from_utf8(name).ok()?.into())
 }
 
 fn protocol(rest: &mut &[u8]) -> Option<Protocol> {

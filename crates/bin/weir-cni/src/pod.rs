@@ -43,8 +43,14 @@ impl Interface {
         self.namespace.is_some() && self.name.is_some()
     }
 
-    /// The attachment of this interface to a network, with its addresses.
-    pub(crate) fn attachment(self, network: &str, addresses: Vec<IpAddr>) -> Attachment {
+    /// The attachment of this interface to a network, with its addresses and the host's
+    /// interfaces.
+    pub(crate) fn attachment(
+        self,
+        network: &str,
+        addresses: Vec<IpAddr>,
+        links: Vec<String>,
+    ) -> Attachment {
         let Interface { container, interface, namespace, name, uid } = self;
         Attachment {
             namespace: namespace.unwrap_or_default(),
@@ -54,6 +60,7 @@ impl Interface {
             interface,
             network: network.to_owned(),
             addresses,
+            links,
         }
     }
 }

@@ -120,7 +120,7 @@ fn add_waits_for_the_agent_and_returns_the_previous_result() {
     let mut request = requests.recv().unwrap();
     let timeout = request.as_object_mut().unwrap().shift_remove("timeout").unwrap();
     assert!((1.0..20.0).contains(&timeout.as_f64().unwrap()), "{timeout}");
-    expect![[r#"{"verb":"add","namespace":"shop","name":"web","uid":"u","container":"c","interface":"eth0","network":"net","addresses":["10.0.0.5","fd00::5"]}"#]]
+    expect![[r#"{"verb":"add","namespace":"shop","name":"web","uid":"u","container":"c","interface":"eth0","network":"net","addresses":["10.0.0.5","fd00::5"],"links":["veth1"]}"#]]
         .assert_eq(&request.to_string());
 }
 

@@ -84,7 +84,7 @@ fn check(
 /// learns from its source that the pod is gone.
 fn del(config: &Config, variable: Variable<'_>) -> Result<(), CniError> {
     let interface = Interface::from_environment(variable)?;
-    notify(config, Request::Del(interface.attachment(&config.network, Vec::new())));
+    notify(config, Request::Del(interface.attachment(&config.network, Vec::new(), Vec::new())));
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn wait(
 ) -> Result<Result<(), String>, CniError> {
     let deadline = Instant::now() + config.timeout;
     let result = config.result.as_ref().ok_or_else(unchained)?;
-    let addresses = result::addresses(result)?;
+    let (addresses, links) = (result::addresses(result)?, result::host_interfaces(result));
     if !interface.is_pod() {
         let what = "CNI_ARGS does not name the pod";
         return Err(CniError::new(
@@ -125,7 +125,7 @@ fn wait(
             "expected K8S_POD_NAMESPACE and K8S_POD_NAME",
         ));
     }
-    let waiting = Waiting::new(interface.attachment(&config.network, addresses));
+    let waiting = Waiting::new(interface.attachment(&config.network, addresses, links));
     request::send(&config.socket, request(waiting), deadline, Retry::UntilDeadline).map_err(
         |error| {
             CniError::new(

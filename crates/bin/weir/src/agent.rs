@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, AgentOptions, Source, Sysctls};
 use weir_datapath::{Datapath, Drops, Established, Mode};
 use weir_kube::{Access, RetryPolicy};
+use weir_model::Verdict;
 
 use crate::{
     datapath::DatapathKind,
@@ -68,6 +69,25 @@ pub(crate) struct AgentCommand {
     /// The treatment of established connections that a change of policy denies
     #[arg(long, value_enum, default_value = "cut")]
     established: EstablishedArg,
+    /// Whether pods that the CNI plugin reported may send packets with a source address that is not
+    /// theirs
+    #[arg(
+        long,
+        value_name = "deny|allow",
+        value_enum,
+        default_value = "deny",
+        hide_possible_values = true
+    )]
+    spoofing: GuardArg,
+    /// Whether pods may send packets for the tunnels of this node: VXLAN, Geneve, IPIP, SIT and GRE
+    #[arg(
+        long,
+        value_name = "deny|allow",
+        value_enum,
+        default_value = "deny",
+        hide_possible_values = true
+    )]
+    encapsulation: GuardArg,
     /// Whether a last rule in FORWARD accepts the packets of this node's pods that policies allow;
     /// only with `--datapath iptables` [default: auto]
     #[arg(long, value_name = "WHEN", value_enum)]
@@ -97,6 +117,24 @@ enum EstablishedArg {
     Keep,
     /// Terminate them
     Cut,
+}
+
+/// The treatment of packets that policies cannot relax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum GuardArg {
+    /// Drop and report them
+    Deny,
+    /// Let them pass
+    Allow,
+}
+
+impl From<GuardArg> for Verdict {
+    fn from(treatment: GuardArg) -> Self {
+        match treatment {
+            GuardArg::Deny => Verdict::Deny,
+            GuardArg::Allow => Verdict::Allow,
+        }
+    }
 }
 
 /// Whether a last rule in FORWARD accepts packets of pods.
@@ -222,6 +260,8 @@ impl AgentCommand {
             http: self.http.0,
             metrics: self.metrics.0,
             cni: self.cni_socket.clone(),
+            spoofing: self.spoofing.into(),
+            encapsulation: self.encapsulation.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         };

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Flow, Program, Protocol, Verdict};
 
-use crate::{ApplyError, Planner};
+use crate::{ApplyError, EnforceGuard, Planner};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -29,6 +29,11 @@ pub trait Datapath {
 
     /// The means to end established connections, if the machine has one.
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Self::Planner>> {
+        None
+    }
+
+    /// The means to check packets of pods beyond policies, if the machine has one.
+    fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         None
     }
 

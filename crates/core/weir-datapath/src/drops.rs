@@ -25,6 +25,8 @@ pub struct Dropped {
     pub protocol: u8,
     /// The source and destination ports, if the protocol has ports.
     pub ports: Option<(u16, u16)>,
+    /// The index of the link that the packet came from, if known.
+    pub link: Option<u32>,
 }
 
 /// Why the datapath dropped a packet.
@@ -35,15 +37,30 @@ pub enum DropCause {
     Rules(Direction),
     /// The packet is a reply of a connection that weir ended because the rules now deny it.
     Answer,
+    /// The source address is not one of the addresses of the pod that sent the packet.
+    SpoofedSource,
+    /// A pod sent a packet for a tunnel of a node.
+    Encapsulation,
 }
 
 impl DropCause {
     /// All causes.
-    pub const ALL: [DropCause; 3] = [
+    pub const ALL: [DropCause; 5] = [
         DropCause::Rules(Direction::Ingress),
         DropCause::Rules(Direction::Egress),
         DropCause::Answer,
+        DropCause::SpoofedSource,
+        DropCause::Encapsulation,
     ];
+
+    /// The reason for a drop that no policy causes.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            DropCause::Rules(_) | DropCause::Answer => None,
+            DropCause::SpoofedSource => Some("spoofed source"),
+            DropCause::Encapsulation => Some("encapsulation"),
+        }
+    }
 }
 
 impl fmt::Display for DropCause {
@@ -51,6 +68,7 @@ impl fmt::Display for DropCause {
         match self {
             DropCause::Rules(direction) => direction.fmt(f),
             DropCause::Answer => f.write_str("answer"),
+            DropCause::SpoofedSource | DropCause::Encapsulation => Direction::Egress.fmt(f),
         }
     }
 }
@@ -69,7 +87,9 @@ impl Dropped {
     /// The client and the server of the connection.
     pub fn ends(&self) -> (IpAddr, IpAddr) {
         match self.cause {
-            DropCause::Rules(_) => (self.from, self.to),
+            DropCause::Rules(_) | DropCause::SpoofedSource | DropCause::Encapsulation => {
+                (self.from, self.to)
+            }
             DropCause::Answer => (self.to, self.from),
         }
     }

@@ -36,7 +36,7 @@ use std::{
 
 use weir_model::{Delta, Endpoint, PodId, Program, SetId};
 
-use crate::{ApplyError, Datapath, Drift, Planner, Shortfall};
+use crate::{ApplyError, Datapath, Drift, EnforceGuard, Planner, Shortfall};
 
 pub use attempt::PlannedDelta;
 use attempt::Written;
@@ -148,6 +148,11 @@ impl<D: Datapath> Ledger<D> {
         let drift = self.datapath.drift(&self.planner)?;
         self.trusted = drift == Drift::None;
         Ok(drift)
+    }
+
+    /// The machine's means to check packets of pods beyond policies.
+    pub fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        self.datapath.guard()
     }
 
     /// The rules that the backend cannot express and made stricter.

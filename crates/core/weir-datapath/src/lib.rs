@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A backend implements [`Planner`], which does no I/O, and [`Datapath`], which does all of it and
-//! makes no decisions. Two optional traits cover what only some machines offer: [`TerminateFlows`]
-//! and [`Diagnostics`].
+//! makes no decisions. Optional traits cover what only some machines offer: [`TerminateFlows`],
+//! [`EnforceGuard`] and [`Diagnostics`].
 //!
 //! *Invariant*: planning does no I/O. A plan leaves nothing to decide, and printing it is the dry
 //! run.
@@ -23,6 +23,7 @@ mod dependents;
 mod drops;
 mod error;
 mod grants;
+mod guard;
 mod ledger;
 mod memory;
 mod mode;
@@ -36,6 +37,7 @@ pub use dependents::Dependents;
 pub use drops::{DropCause, Dropped, Drops};
 pub use error::{ApplyError, ApplyErrorKind};
 pub use grants::Granted;
+pub use guard::{EnforceGuard, Guard, NodeLinks, Tunnel, join_pieces, pieces};
 pub use ledger::{Established, Ledger, Outcome, PlannedDelta, Rejected};
 pub use memory::{Memory, MemoryPlan, MemoryPlanner, MemoryState};
 pub use mode::Mode;

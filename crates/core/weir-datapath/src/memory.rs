@@ -1,9 +1,15 @@
-use std::{cell::RefCell, collections::BTreeSet, fmt, mem, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fmt, mem,
+    rc::Rc,
+};
 
 use weir_model::{Delta, Direction, Flow, PodId, Program, Verdict};
 
 use crate::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Plan, Planner, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, NodeLinks, Plan,
+    Planner, TerminateFlows,
 };
 
 /// The simplest datapath: a machine in memory, for tests. Clones share one machine.
@@ -21,6 +27,10 @@ pub struct MemoryState {
     pub connections: BTreeSet<Flow>,
     /// Pods for which the machine rejects new rules, unless the rules let nothing pass.
     pub rejects: BTreeSet<PodId>,
+    /// The guard in force.
+    pub guard: Guard,
+    /// The links of the machine.
+    pub links: NodeLinks,
     /// Whether the machine is unreachable.
     pub unavailable: bool,
     drifted: bool,
@@ -142,11 +152,43 @@ impl Datapath for Memory {
         let mut machine = self.0.borrow_mut();
         machine.check_reachable()?;
         machine.installed = Program::default();
+        machine.guard = Guard::default();
         Ok(())
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<MemoryPlanner>> {
         Some(self)
+    }
+
+    fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        Some(self)
+    }
+}
+
+impl EnforceGuard for Memory {
+    fn changed_links(&mut self) -> Result<Option<NodeLinks>, ApplyError> {
+        let machine = self.0.borrow();
+        machine.check_reachable()?;
+        Ok(Some(machine.links.clone()))
+    }
+
+    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+        let machine = self.0.borrow();
+        machine.check_reachable()?;
+        Ok(machine.guard.records.clone())
+    }
+
+    fn enforce(&mut self, guard: &Guard) -> Result<Vec<String>, ApplyError> {
+        let mut machine = self.0.borrow_mut();
+        machine.check_reachable()?;
+        machine.guard.clone_from(guard);
+        Ok(Vec::new())
+    }
+
+    fn guard_drifted(&mut self, guard: &Guard) -> Result<bool, ApplyError> {
+        let machine = self.0.borrow();
+        machine.check_reachable()?;
+        Ok(machine.guard != *guard)
     }
 }
 

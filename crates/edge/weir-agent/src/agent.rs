@@ -3,6 +3,7 @@
 //! *Invariant*: the loop decides from this state alone. It writes to the reporter and never reads
 //! from it.
 
+mod guard;
 mod input;
 mod nodes;
 mod plugins;
@@ -23,6 +24,7 @@ use crate::{
     reporter::{Attempt, Reporter},
 };
 
+use guard::GuardState;
 use input::InputState;
 pub(crate) use input::SourceState;
 pub(crate) use plugins::Plugins;
@@ -49,6 +51,7 @@ pub(crate) struct Agent<D: Datapath> {
     input: InputState,
     /// The CNI plugin's requests, if the agent serves it.
     plugins: Option<Plugins>,
+    guard: GuardState,
     applies: Applies,
     kernel: KernelSettings,
     sysctls: Sysctls,
@@ -90,11 +93,15 @@ impl<D: Datapath> Agent<D> {
         reporter: Reporter,
         now: Instant,
     ) -> Self {
+        let mut ledger = Ledger::new(datapath, options.established());
+        let mut guard = GuardState::new(options);
+        guard.is_maintained = ledger.guard().is_some();
         Agent {
             engine: Engine::new(Locality::Node(options.node.clone())),
-            ledger: Ledger::new(datapath, options.established()),
+            ledger,
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
+            guard,
             applies: Applies::default(),
             kernel: KernelSettings::here(),
             sysctls: options.sysctls,
@@ -112,6 +119,12 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
+    /// Leaves the installed guard as it is.
+    pub(crate) fn without_guard(mut self) -> Self {
+        self.guard.is_maintained = false;
+        self
+    }
+
     /// Records an event. `run_due` does the work that follows from it.
     pub(crate) fn handle(&mut self, event: AgentEvent) {
         match event {
@@ -119,8 +132,12 @@ impl<D: Datapath> Agent<D> {
             AgentEvent::Dropped(packets, _slot) => {
                 let _span = tracing::debug_span!("drops", packets = packets.len()).entered();
                 let program = self.ledger.program();
-                let drops = packets.iter().map(|packet| Drop::new(packet, &self.engine, program));
-                self.reporter.dropped(drops.collect());
+                let drops = packets.iter().map(|packet| {
+                    let sender = self.sender_of(packet);
+                    Drop::new(packet, sender, &self.engine, program)
+                });
+                let drops = drops.collect();
+                self.reporter.dropped(drops);
             }
             AgentEvent::DropsMissed(count) => self.reporter.drops_missed(count),
             AgentEvent::DropsUnavailable(error) => self.reporter.drops_unavailable(error),
@@ -136,6 +153,7 @@ impl<D: Datapath> Agent<D> {
                 self.applies.is_requested = true;
                 self.ledger.distrust();
                 self.ledger.retry();
+                self.guard.distrust();
                 self.due.apply = Instant::now();
             }
             AgentEvent::Stop => self.is_stopping = true,
@@ -156,6 +174,7 @@ impl<D: Datapath> Agent<D> {
         if !self.ledger.is_up_to_date() && now >= self.due.apply {
             self.apply();
         }
+        self.update_guard(now);
         self.reply(now);
         if self.ledger.has_flows_to_terminate() && now >= self.due.terminate {
             self.terminate_flows(now);
@@ -275,6 +294,7 @@ impl<D: Datapath> Agent<D> {
             is_requested: self.applies.is_requested,
         });
         if is_success {
+            self.guard.is_stale = true;
             self.record_latency();
             (self.applies.is_repair, self.applies.is_requested) = (false, false);
         }
@@ -301,6 +321,7 @@ impl<D: Datapath> Agent<D> {
         let _entered = span.enter();
         self.due.drift = now + DRIFT_INTERVAL;
         self.reporter.log_suppressed_drops();
+        self.check_guard();
         match self.ledger.drift() {
             Ok(drift) => {
                 span.record("drift", tracing::field::debug(drift));

@@ -35,13 +35,19 @@ pub(crate) struct Drop {
     to_pod: Option<String>,
     to_port: Option<u16>,
     protocol: String,
-    /// The policies that isolate the pod, or the one whose rule denied.
+    /// The policies that isolate the pod, the one whose rule denied, or another reason.
     policies: Vec<String>,
 }
 
 impl Drop {
-    /// Looks up the pods and the policies of a packet.
-    pub(crate) fn new(packet: &Dropped, engine: &Engine, program: &Program) -> Self {
+    /// Looks up the pods and the policies of a packet. A packet with a forged source address
+    /// comes from the pod `sender`, if that is known.
+    pub(crate) fn new(
+        packet: &Dropped,
+        sender: Option<PodId>,
+        engine: &Engine,
+        program: &Program,
+    ) -> Self {
         let pod = |address| {
             let local = program.owner(address).map(|(id, _)| id.clone());
             local.or_else(|| engine.owner(address)).map(|id: PodId| id.to_string())
@@ -51,13 +57,19 @@ impl Drop {
             time: rfc3339(packet.time),
             direction: packet.cause.to_string(),
             from: packet.from.to_string(),
-            from_pod: pod(packet.from),
+            from_pod: match packet.cause {
+                DropCause::SpoofedSource => sender.map(|pod| pod.to_string()),
+                _ => pod(packet.from),
+            },
             from_port: packet.ports.map(|(from, _)| from),
             to: packet.to.to_string(),
             to_pod: pod(packet.to),
             to_port: packet.ports.map(|(_, to)| to),
             protocol: protocol_name(packet.protocol),
-            policies: blame(packet, program).iter().map(ToString::to_string).collect(),
+            policies: match packet.cause.reason() {
+                Some(reason) => vec![reason.to_owned()],
+                None => blame(packet, program).iter().map(ToString::to_string).collect(),
+            },
         }
     }
 
@@ -107,6 +119,7 @@ fn protocol_name(number: u8) -> String {
 fn blame(packet: &Dropped, program: &Program) -> Vec<PolicyId> {
     match packet.cause {
         DropCause::Rules(direction) => deniers(packet, direction, program),
+        DropCause::SpoofedSource | DropCause::Encapsulation => Vec::new(),
         DropCause::Answer => {
             let denies = |direction: &Direction| {
                 packet.flow().is_some_and(|flow| program.side(&flow, *direction) == Verdict::Deny)
@@ -248,19 +261,20 @@ mod tests {
             to,
             protocol,
             ports,
+            link: None,
         }
     }
 
     #[test]
     fn a_drop_names_the_pods_and_the_policies() {
         let (engine, program) = engine();
-        let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
+        let drop = Drop::new(&packet(6, Some((40000, 80))), None, &engine, &program);
         assert_eq!(drop.from_pod.as_deref(), Some("shop/far"), "also a pod of another node");
         assert_eq!(drop.to_pod.as_deref(), Some("shop/web"));
         assert_eq!(drop.policies, ["NetworkPolicy shop/closed", "NetworkPolicy shop/web"]);
-        let drop = Drop::new(&packet(6, Some((40000, 22))), &engine, &program);
+        let drop = Drop::new(&packet(6, Some((40000, 22))), None, &engine, &program);
         assert_eq!(drop.policies, ["AdminNetworkPolicy admin"]);
-        let drop = Drop::new(&packet(1, None), &engine, &program);
+        let drop = Drop::new(&packet(1, None), None, &engine, &program);
         assert_eq!((drop.protocol.as_str(), drop.policies.len()), ("ICMP", 2));
     }
 
@@ -275,7 +289,7 @@ mod tests {
             ports: Some((22, 40000)),
             ..opening
         };
-        let drop = Drop::new(&answer, &engine, &program);
+        let drop = Drop::new(&answer, None, &engine, &program);
         assert_eq!(drop.direction, "answer");
         assert_eq!(drop.from_pod.as_deref(), Some("shop/web"));
         assert_eq!(drop.policies, ["AdminNetworkPolicy admin"]);
@@ -284,7 +298,7 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_last_drops_and_counts_the_others() {
         let (engine, program) = engine();
-        let drop = Drop::new(&packet(6, Some((40000, 80))), &engine, &program);
+        let drop = Drop::new(&packet(6, Some((40000, 80))), None, &engine, &program);
         let ring = Ring::new();
         ring.extend(vec![drop.clone(); 10]);
         assert_eq!(ring.after(0).drops.len(), 10);

@@ -58,6 +58,8 @@ struct Warnings {
     drops: Option<String>,
     /// Shortfalls and warnings of the datapath.
     datapath: Vec<String>,
+    /// The parts of the guard that the machine cannot enforce.
+    guard: Vec<String>,
 }
 
 /// One attempt to apply.
@@ -274,6 +276,14 @@ impl Reporter {
         }
     }
 
+    /// The parts of the guard that the machine cannot enforce.
+    pub(crate) fn set_guard_warnings(&mut self, warnings: Vec<String>) {
+        if warnings != self.warnings.guard {
+            self.warnings.guard = warnings;
+            self.update_warnings();
+        }
+    }
+
     /// The datapath's number of rules, in its own terms.
     pub(crate) fn set_backend_rules(&self, rules: usize) {
         self.report.metrics.backend_rules.set(gauge_value(rules));
@@ -332,8 +342,9 @@ impl Reporter {
     }
 
     fn update_warnings(&self) {
-        let Warnings { bridges, drops, datapath } = &self.warnings;
-        let all: Vec<String> = bridges.iter().chain(drops).chain(datapath).cloned().collect();
+        let Warnings { bridges, drops, datapath, guard } = &self.warnings;
+        let all = bridges.iter().chain(drops).chain(datapath).chain(guard);
+        let all: Vec<String> = all.cloned().collect();
         let mut status = self.report.status();
         let is_new = |warning: &&String| !status.warnings.contains(warning);
         all.iter().filter(is_new).for_each(|warning| tracing::warn!("{warning}"));

@@ -14,7 +14,7 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode};
-use weir_model::Name;
+use weir_model::{Name, Verdict};
 use weir_runtime::http::{ListenError, bind};
 
 use crate::{
@@ -59,6 +59,10 @@ pub struct AgentOptions {
     pub metrics: Option<SocketAddr>,
     /// The path of the CNI plugin's socket.
     pub cni: Option<PathBuf>,
+    /// Whether pods that the CNI plugin reported may send packets with any source address.
+    pub spoofing: Verdict,
+    /// Whether pods may send packets for the tunnels of nodes.
+    pub encapsulation: Verdict,
     /// Whether the agent may change kernel settings.
     pub sysctls: Sysctls,
     /// The version of the program.
@@ -226,7 +230,9 @@ pub(crate) fn unlocked_once<D: Datapath>(
     let _watch = options.source.watch(send).map_err(AgentError::Start)?;
     let report = Arc::new(AgentReport::new(options));
     let reporter = Reporter::new(options, report.clone(), None);
-    let mut agent = Agent::new(options, datapath, reporter, Instant::now());
+    // Without the CNI plugin's socket, this process cannot know which pods are attached.
+    let agent = Agent::new(options, datapath, reporter, Instant::now());
+    let mut agent = agent.without_guard();
     let end = Instant::now() + ONCE_TIMEOUT;
     let mut in_sync = false;
     while let Ok(event) = events.recv_timeout(end.saturating_duration_since(Instant::now())) {

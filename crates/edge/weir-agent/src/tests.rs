@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod guard;
 mod kubernetes_events;
 
 use std::{
@@ -64,6 +65,8 @@ fn options(source: &Path) -> AgentOptions {
         http: None,
         metrics: None,
         cni: None,
+        spoofing: Verdict::Deny,
+        encapsulation: Verdict::Deny,
         sysctls: Sysctls::Report,
         version: "1.2.3",
     }
@@ -376,7 +379,7 @@ fn forbidden_connections_are_terminated() {
 fn packet() -> Dropped {
     let Flow { from, to, port, .. } = flow(3);
     let (time, cause) = (SystemTime::now(), DropCause::Rules(Direction::Ingress));
-    Dropped { time, cause, from, to, protocol: 6, ports: Some((40000, port)) }
+    Dropped { time, cause, from, to, protocol: 6, ports: Some((40000, port)), link: None }
 }
 
 #[test]

@@ -78,6 +78,9 @@ pub struct Attachment {
     /// The addresses of the interface.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// The host's interfaces that the plugins created for it. One of them can be a bridge.
+    #[serde(default)]
+    pub links: Vec<String>,
 }
 
 /// The agent's reply.
@@ -110,7 +113,7 @@ impl From<Reply> for Result<(), String> {
 mod tests {
     use super::*;
 
-    const ADD: &str = r#"{"verb":"add","namespace":"shop","name":"web","uid":"u","container":"c","interface":"eth0","network":"n","addresses":["10.0.0.1","fd00::1"],"timeout":2.5}"#;
+    const ADD: &str = r#"{"verb":"add","namespace":"shop","name":"web","uid":"u","container":"c","interface":"eth0","network":"n","addresses":["10.0.0.1","fd00::1"],"links":["veth1"],"timeout":2.5}"#;
 
     #[test]
     fn requests_are_lines_of_json() {
@@ -119,6 +122,9 @@ mod tests {
         assert_eq!(add.attachment.addresses.len(), 2);
         assert_eq!(add.timeout(), Duration::from_millis(2500));
         assert_eq!(serde_json::to_string(&Request::Add(add)).unwrap(), ADD);
+        let older = ADD.replace(r#","links":["veth1"]"#, "");
+        let Request::Add(add) = read(&older).unwrap() else { panic!("not an add") };
+        assert!(add.attachment.links.is_empty(), "an older plugin reports none");
         assert_eq!(read(r#"{"verb":"status"}"#).unwrap(), Request::Status);
         for bad in ["", "{}", r#"{"verb":"jump"}"#, r#"{"verb":"add"}"#, "[]"] {
             assert!(read(bad).is_err(), "{bad}");

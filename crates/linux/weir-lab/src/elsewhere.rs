@@ -39,6 +39,11 @@ impl Lab {
         Err(LabError::Unsupported)
     }
 
+    /// Linux only: the name of a node's link to a pod.
+    pub fn link_to(&self, _address: IpAddr) -> Option<String> {
+        None
+    }
+
     /// Linux only: probes all flows concurrently.
     pub fn probe(&self, _flows: &[Flow], _timeout: Duration) -> Result<Vec<Verdict>, LabError> {
         Err(LabError::Unsupported)

@@ -1,4 +1,4 @@
-//! Conntrack and packet logs of netfilter.
+//! Conntrack and packet logs of netfilter, and the links of the node.
 //!
 //! ```text
 //!            ┌ conntrack ── lists each connection ─────► Connection ──► Flow, as policies see it
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on
-//! every platform. [`Conntrack`] and [`PacketLog`] exist on Linux only.
+//! every platform. [`Conntrack`], [`PacketLog`] and [`LinkWatch`] exist on Linux only.
 //!
 //! *Invariant*: decoding accepts any bytes. A truncated packet yields the fields that it contains.
 //!
@@ -20,6 +20,8 @@ mod connection;
 mod conntrack;
 #[cfg(target_os = "linux")]
 mod ending;
+#[cfg(target_os = "linux")]
+mod links;
 #[cfg(target_os = "linux")]
 mod log;
 mod logged;
@@ -34,6 +36,8 @@ pub use address::own_addresses;
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]
 pub use conntrack::{Conntrack, ConntrackError};
+#[cfg(target_os = "linux")]
+pub use links::LinkWatch;
 #[cfg(target_os = "linux")]
 pub use log::{LogError, PacketLog};
 pub use logged::Logged;

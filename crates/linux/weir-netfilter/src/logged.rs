@@ -28,7 +28,7 @@ pub struct Logged {
     pub length: u32,
     /// The kernel's timestamp or, without one, the time of reading.
     pub time: SystemTime,
-    /// The index of the input link.
+    /// The index of the input link; on a bridge, that of the port.
     pub input: Option<u32>,
     /// The index of the output link.
     pub output: Option<u32>,
@@ -41,12 +41,13 @@ impl Logged {
         now: SystemTime,
     ) -> Result<(Option<Logged>, Option<u32>), Malformed> {
         let (mut prefix, mut payload, mut number) = (&[][..], &[][..], None);
-        let (mut time, mut input, mut output) = (now, None, None);
+        let (mut time, mut input, mut port, mut output) = (now, None, None, None);
         for attribute in message.attributes(nfnetlink::HEADER) {
             let attribute = attribute?;
             match attribute.kind {
                 NFULA_TIMESTAMP => time = timestamp(attribute.array()?).unwrap_or(now),
                 NFULA_IFINDEX_INDEV => input = Some(attribute.be_u32()?),
+                NFULA_IFINDEX_PHYSINDEV => port = Some(attribute.be_u32()?),
                 NFULA_IFINDEX_OUTDEV => output = Some(attribute.be_u32()?),
                 NFULA_PAYLOAD => payload = attribute.value,
                 NFULA_PREFIX => prefix = attribute.value,
@@ -64,7 +65,7 @@ impl Logged {
             icmp_type: packet.icmp_type,
             length: packet.length,
             time,
-            input,
+            input: port.or(input),
             output,
         });
         Ok((logged, number))
@@ -89,6 +90,7 @@ fn timestamp(bytes: [u8; 16]) -> Option<SystemTime> {
 const NFULA_TIMESTAMP: u16 = 3;
 const NFULA_IFINDEX_INDEV: u16 = 4;
 const NFULA_IFINDEX_OUTDEV: u16 = 5;
+const NFULA_IFINDEX_PHYSINDEV: u16 = 6;
 const NFULA_PAYLOAD: u16 = 9;
 const NFULA_PREFIX: u16 = 10;
 const NFULA_SEQ: u16 = 12;

@@ -23,6 +23,8 @@ pub fn prefix(cause: DropCause) -> &'static str {
         DropCause::Rules(Direction::Ingress) => "weir ingress",
         DropCause::Rules(Direction::Egress) => "weir egress",
         DropCause::Answer => "weir answer",
+        DropCause::SpoofedSource => "weir spoofed source",
+        DropCause::Encapsulation => "weir encapsulation",
     }
 }
 
@@ -36,5 +38,6 @@ pub fn dropped(packet: &Logged) -> Option<Dropped> {
         to: packet.destination,
         protocol: packet.protocol,
         ports: packet.source_port.zip(packet.destination_port),
+        link: packet.input,
     })
 }

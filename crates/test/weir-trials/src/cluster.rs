@@ -1,8 +1,12 @@
 //! A cluster whose nodes enforce policies.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
 
-use weir_datapath::{Established, Ledger, Mode, Outcome};
+use weir_datapath::{Established, Guard, Ledger, Mode, Outcome};
 use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, Layout, Wiring};
 use weir_model::{Change, Flow, Key, Name, PodId, PolicyId, PolicyKind, Protocol, Verdict, World};
@@ -120,6 +124,22 @@ impl<B: Backend> TrialCluster<B> {
             let outcome = ledger.apply_pending();
             assert!(!matches!(outcome, Outcome::Failed { .. }), "{node}: {outcome:?}");
         }
+    }
+
+    /// Enforces a guard on the node `n1`.
+    #[track_caller]
+    pub fn enforce(&mut self, guard: &Guard) {
+        let n1 = self.agents.iter_mut().find(|agent| &*agent.node == "n1").unwrap();
+        assert_eq!(n1.ledger.guard().unwrap().enforce(guard).unwrap(), [""; 0]);
+    }
+
+    /// The node's links to these pods, each with the addresses of its pod.
+    pub fn links(&self, pods: &[[&str; 2]]) -> BTreeMap<Name, BTreeSet<IpAddr>> {
+        let link = |pod: &[&str; 2]| {
+            let addresses = pod.map(address);
+            (self.lab.link_to(addresses[0]).unwrap().into(), addresses.into())
+        };
+        pods.iter().map(link).collect()
     }
 
     /// Terminates the connections that policies deny now. Returns the number for each node.

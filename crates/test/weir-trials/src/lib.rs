@@ -15,6 +15,7 @@
 mod agreement;
 pub mod cluster;
 mod conforms;
+mod encapsulation;
 mod ending;
 mod established;
 mod group;
@@ -24,6 +25,7 @@ mod kube_proxy;
 mod moving;
 pub mod node;
 pub mod random;
+mod spoofing;
 pub mod traffic;
 
 use std::process::{Command, ExitCode};
@@ -42,6 +44,11 @@ pub trait Backend: Copy + Send + Sync + 'static {
     /// Shell-like commands, each of which changes an object that the backend always installs. The first
     /// one allows no additional packet and keeps the record of terminated connections.
     fn disturbances(self) -> Vec<String>;
+
+    /// Commands, each of which changes an object of an installed guard.
+    fn guard_disturbances(self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The programs that write the rules of kube-proxy, for both families.
     fn iptables(self) -> [&'static str; 2] {
@@ -116,6 +123,23 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         })
     });
     all.chain(conforms).collect()
+}
+
+/// The tests of a backend's guard.
+pub fn guard_trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
+    let all: [Named<B>; 9] = [
+        ("a_bound_pod_cannot_forge_its_source", spoofing::on_routed_links),
+        ("a_bound_pod_on_a_bridge_cannot_forge_its_source", spoofing::on_a_bridge),
+        ("a_forged_packet_joins_no_established_flow", spoofing::in_an_established_flow),
+        ("only_bound_links_are_checked_for_forged_sources", spoofing::unbound_links),
+        ("forged_sources_are_reported", spoofing::reports),
+        ("the_guard_survives_a_restart_and_is_repaired", spoofing::restart_and_repair),
+        ("a_pod_cannot_pose_as_another_through_a_tunnel", encapsulation::vxlan),
+        ("pods_cannot_send_to_tunnels_of_nodes", encapsulation::to_nodes),
+        ("replies_to_the_port_of_a_tunnel_pass", encapsulation::replies),
+    ];
+    let all = all.into_iter();
+    all.map(|(what, test)| trial(format!("{name}::{what}"), move || test(backend))).collect()
 }
 
 /// A test by name.

@@ -12,6 +12,15 @@ use crate::{Field, Match, NftRule, Statement, uapi::*, wire};
 const ACCEPTED_STATES: u32 = CT_STATE_ESTABLISHED | CT_STATE_RELATED;
 const ICMPV6: u8 = 58;
 
+// The types of frames, from `linux/if_ether.h`.
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_ARP: u16 = 0x0806;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// The first bits of IPv6 link-local addresses, and the mask of these bits.
+const LINK_LOCAL: [u8; 4] = [0xfe, 0x80, 0, 0];
+const LINK_LOCAL_MASK: [u8; 4] = [0xff, 0xc0, 0, 0];
+
 /// The unit of a limit, in seconds.
 const SECOND: u64 = 1;
 /// The hop limit of a packet that no router has forwarded.
@@ -25,7 +34,9 @@ const IPV4_SOURCE: (u32, u32) = (12, 4);
 const IPV4_DESTINATION: (u32, u32) = (16, 4);
 const IPV6_HOP_LIMIT: (u32, u32) = (7, 1);
 const IPV6_SOURCE: (u32, u32) = (8, 16);
+const IPV6_SOURCE_START: (u32, u32) = (8, 4);
 const IPV6_DESTINATION: (u32, u32) = (24, 16);
+const ARP_SENDER: (u32, u32) = (14, 4);
 const ICMP_TYPE: (u32, u32) = (0, 1);
 const SOURCE_PORT: (u32, u32) = (0, 2);
 const DESTINATION_PORT: (u32, u32) = (2, 2);
@@ -111,6 +122,30 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
             all.push(Expr::Lookup { set: set.clone(), register: 0 });
         }
         Match::To(range) => push_ports(range, all),
+        Match::Reply => all.extend([
+            Expr::Conntrack { key: NFT_CT_DIRECTION, to: 0 },
+            compare(NFT_CMP_EQ, &[IP_CT_DIR_REPLY]),
+        ]),
+        Match::FromLinkLocal => {
+            push_frame_type(ETH_P_IPV6, all);
+            all.extend([
+                payload(NFT_PAYLOAD_NETWORK_HEADER, IPV6_SOURCE_START, 0),
+                Expr::And { register: 0, mask: LINK_LOCAL_MASK.into() },
+                compare(NFT_CMP_EQ, &LINK_LOCAL),
+            ]);
+        }
+        Match::FromNowhere(family) => {
+            push_fields(&[Field::FrameSource(*family)], all);
+            let length = match family {
+                IpFamily::V4 => 4,
+                IpFamily::V6 => 16,
+            };
+            all.push(compare(NFT_CMP_EQ, &[0; 16][..length]));
+        }
+        Match::ArpProbe => {
+            push_fields(&[Field::ArpSender], all);
+            all.push(compare(NFT_CMP_EQ, &[0; 4]));
+        }
     }
 }
 
@@ -144,28 +179,47 @@ fn push_family(family: IpFamily, all: &mut Vec<Expr>) {
 fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
     let first = key.iter().find_map(|field| match field {
         Field::Source(family) | Field::Destination(family) => Some(*family),
-        Field::Family | Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+        _ => None,
     });
     first.into_iter().for_each(|first| push_family(first, all));
+    let frame = key.iter().find_map(|field| match field {
+        Field::FrameSource(IpFamily::V4) => Some(ETH_P_IP),
+        Field::FrameSource(IpFamily::V6) => Some(ETH_P_IPV6),
+        Field::ArpSender => Some(ETH_P_ARP),
+        _ => None,
+    });
+    frame.into_iter().for_each(|frame| push_frame_type(frame, all));
     let mut to = 0;
     for field in key {
         let network = |field| payload(NFT_PAYLOAD_NETWORK_HEADER, field, to);
         let transport = |field| payload(NFT_PAYLOAD_TRANSPORT_HEADER, field, to);
         all.push(match field {
-            Field::Source(IpFamily::V4) => network(IPV4_SOURCE),
+            Field::Source(IpFamily::V4) | Field::FrameSource(IpFamily::V4) => network(IPV4_SOURCE),
             Field::Destination(IpFamily::V4) => network(IPV4_DESTINATION),
-            Field::Source(IpFamily::V6) => network(IPV6_SOURCE),
+            Field::Source(IpFamily::V6) | Field::FrameSource(IpFamily::V6) => network(IPV6_SOURCE),
             Field::Destination(IpFamily::V6) => network(IPV6_DESTINATION),
             Field::Family => Expr::Meta { key: NFT_META_NFPROTO, to },
             Field::Protocol => Expr::Meta { key: NFT_META_L4PROTO, to },
             Field::SourcePort => transport(SOURCE_PORT),
             Field::DestinationPort => transport(DESTINATION_PORT),
+            Field::Link => Expr::Meta { key: NFT_META_IIFNAME, to },
+            Field::ArpSender => network(ARP_SENDER),
         });
         to += match field {
-            Field::Source(IpFamily::V6) | Field::Destination(IpFamily::V6) => 4,
+            Field::Source(IpFamily::V6)
+            | Field::Destination(IpFamily::V6)
+            | Field::FrameSource(IpFamily::V6)
+            | Field::Link => 4,
             _ => 1,
         };
     }
+}
+
+fn push_frame_type(number: u16, all: &mut Vec<Expr>) {
+    all.extend([
+        Expr::Meta { key: NFT_META_PROTOCOL, to: 0 },
+        compare(NFT_CMP_EQ, &number.to_be_bytes()),
+    ]);
 }
 
 fn push_ports(range: &PortRange, all: &mut Vec<Expr>) {

@@ -25,4 +25,16 @@ impl Backend for Nftables {
         ];
         all.map(str::to_owned).to_vec()
     }
+
+    fn guard_disturbances(self) -> Vec<String> {
+        let all = [
+            "nft flush chain inet weir-guard prerouting",
+            "nft flush map inet weir-guard links",
+            "nft flush map inet weir-guard records",
+            "nft delete table inet weir-guard",
+            "nft delete table bridge weir-guard",
+            "nft insert rule bridge weir-guard prerouting accept",
+        ];
+        all.map(str::to_owned).to_vec()
+    }
 }

@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         let ours =
             [audit::trials(), big::trials(), bridge::trials(), cleanup::trials(), drift::trials()];
         let every = weir_trials::trials("nftables", backend::Nftables);
-        ours.into_iter().flatten().chain(every).collect()
+        let guard = weir_trials::guard_trials("nftables", backend::Nftables);
+        ours.into_iter().flatten().chain(every).chain(guard).collect()
     })
 }
 

@@ -19,7 +19,7 @@ const CHAIN: &str = "the chain exists";
 
 /// The table after some steps.
 fn after(mut table: NftTable, steps: &[Step]) -> NftTable {
-    let NftTable { sets, chains } = &mut table;
+    let NftTable { id: _, sets, chains } = &mut table;
     for step in steps.iter().cloned() {
         match step {
             Step::AddTable | Step::DeleteTable => (),

@@ -69,6 +69,8 @@ impl Way<'_> {
             | Match::Protocol(_)
             | Match::Icmpv6 { .. }
             | Match::Udp { .. } => false,
+            // Only the guard has these.
+            Match::Reply | Match::FromLinkLocal | Match::FromNowhere(_) | Match::ArpProbe => false,
             Match::Of(family) => IpFamily::from(flow.from) == *family,
             Match::In(fields, set) => self.find(fields, set, flow).is_some(),
             Match::To(range) => {
@@ -95,7 +97,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
     let mut addresses = fields.iter().filter_map(|field| match field {
         Field::Source(family) => Some((flow.from, *family)),
         Field::Destination(family) => Some((flow.to, *family)),
-        Field::Family | Field::Protocol | Field::SourcePort | Field::DestinationPort => None,
+        _ => None,
     });
     if addresses.clone().any(|(address, family)| IpFamily::from(address) != family) {
         return None;
@@ -125,8 +127,9 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
             set.elements.keys().find(holds)?.clone()
         }
         SetKind::Families => ElementKey::Family(flow.from.into()),
-        // No connection was terminated.
+        // No connection was terminated, and the guard has its own tables.
         SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => return None,
+        SetKind::LinkAddresses(_) | SetKind::Links | SetKind::Records => return None,
     };
     set.elements.get(&key).cloned()
 }

@@ -47,6 +47,21 @@ impl Plugins {
         changes.into_iter().map(|change| self.overlay.overlay(change)).collect()
     }
 
+    /// The attachments.
+    pub(super) fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    /// The attachments, to change them.
+    pub(super) fn overlay_mut(&mut self) -> &mut Overlay {
+        &mut self.overlay
+    }
+
+    /// Whether a request waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// When a request times out, or a pod must be read directly.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let due = |waiter: &Waiter| match self.reads {
@@ -92,6 +107,7 @@ impl<D: Datapath> Agent<D> {
     /// Serves the CNI plugin.
     pub(crate) fn with_plugins(mut self, plugins: Plugins) -> Self {
         self.plugins = Some(plugins);
+        self.restore_attachments();
         self
     }
 
@@ -186,6 +202,7 @@ impl<D: Datapath> Agent<D> {
         if let Some(rejected) = self.ledger.rejected().get(&pod) {
             return Err(format!("the datapath rejects its rules: {}", rejected.error));
         }
+        self.guard.is_in_force()?;
         if self.input.changes.is_empty() && self.ledger.is_up_to_date() {
             Ok(())
         } else {

@@ -8,6 +8,7 @@
 
 mod overlay;
 mod reader;
+mod record;
 #[cfg(unix)]
 mod socket;
 #[cfg(not(unix))]

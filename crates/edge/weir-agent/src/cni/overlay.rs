@@ -6,17 +6,20 @@
 //! *Invariant*: the engine's view of a pod depends only on the source's last state of it and on the
 //! last attachment.
 //!
+//! The datapath keeps a record of each attachment, so that a restarted agent knows them.
+//!
 //! *Invariant*: an attachment of one pod never applies to another pod of the same name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     net::IpAddr,
 };
 
 use weir_cni_protocol::Attachment;
 use weir_model::{Change, Key, Name, Object, Pod, PodId};
 
-use super::pod_of;
+use super::{pod_of, record};
 
 /// The age of attached pods begins here. If two pods claim an address, the engine gives it to the
 /// younger one: an attached pod before one that only the source knows, and the last attached one
@@ -31,14 +34,18 @@ pub(crate) struct Overlay {
     source: BTreeMap<PodId, Pod>,
     attached: BTreeMap<PodId, Attached>,
     /// How many attachments were reported.
-    count: u64,
+    count: u32,
+    /// Whether an attachment changed since the last call of `take_changed`.
+    is_changed: bool,
 }
 
 /// The last attachment of a pod.
 #[derive(Debug)]
 struct Attached {
     attachment: Attachment,
-    number: u64,
+    number: u32,
+    /// Whether an earlier agent received it, and the source has not confirmed its pod.
+    is_restored: bool,
     /// The pod as read directly, while the source does not have it.
     read: Option<Pod>,
     /// The addresses that the pod had before.
@@ -48,7 +55,13 @@ struct Attached {
 impl Overlay {
     /// The overlay of a node without pods.
     pub(crate) fn new(node: Name) -> Self {
-        Overlay { node, source: BTreeMap::new(), attached: BTreeMap::new(), count: 0 }
+        Overlay {
+            node,
+            source: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            count: 0,
+            is_changed: false,
+        }
     }
 
     /// Turns a change of the source into a change for the engine.
@@ -80,10 +93,14 @@ impl Overlay {
 
     /// A plugin attached a pod.
     pub(crate) fn add(&mut self, attachment: Attachment) -> Option<Change> {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         let (id, number) = (pod_of(&attachment), self.count);
+        // The name of a link that is gone can be used again.
+        for other in self.attached.values_mut() {
+            other.attachment.links.retain(|link| !attachment.links.contains(link));
+        }
         self.edit(id, |overlay, id| {
-            let mut attached = Attached { attachment, number, read: None, older: BTreeSet::new() };
+            let mut attached = Attached::new(attachment, number);
             if let Some(before) = overlay.attached.remove(id) {
                 attached.replace(before);
             }
@@ -92,6 +109,56 @@ impl Overlay {
             }
             overlay.attached.insert(id.clone(), attached);
         })
+    }
+
+    /// Adds the attachment of a record that an earlier agent left, unless the pod has a later one.
+    pub(crate) fn restore(&mut self, number: u32, line: &str) -> Option<Change> {
+        let attachment = record::decode(line)?;
+        self.count = self.count.max(number);
+        self.edit(pod_of(&attachment), |overlay, id| {
+            let attached = Attached { is_restored: true, ..Attached::new(attachment, number) };
+            overlay.attached.entry(id.clone()).or_insert(attached);
+        })
+    }
+
+    /// Removes the restored attachments whose pods a complete source does not have.
+    pub(crate) fn drop_absent(&mut self) -> Vec<Change> {
+        let has_pod = |id: &PodId, attached: &Attached| {
+            self.source.get(id).is_some_and(|pod| attached.is_of(pod))
+        };
+        let absent = self.attached.iter().filter(|(id, one)| one.is_restored && !has_pod(id, one));
+        let absent: Vec<PodId> = absent.map(|(id, _)| id.clone()).collect();
+        self.attached.values_mut().for_each(|attached| attached.is_restored = false);
+        self.remove_all(absent)
+    }
+
+    /// The records of all attachments, by number.
+    pub(crate) fn records(&self) -> BTreeMap<u32, String> {
+        let all = self.attached.values();
+        all.map(|attached| (attached.number, record::encode(&attached.attachment))).collect()
+    }
+
+    /// The links to attached pods, each with the pod and its addresses.
+    pub(crate) fn links(&self) -> impl Iterator<Item = (&str, &PodId, &[IpAddr])> {
+        self.attached.iter().flat_map(|(id, attached)| {
+            let Attachment { links, addresses, .. } = &attached.attachment;
+            links.iter().map(move |link| (&**link, id, &addresses[..]))
+        })
+    }
+
+    /// Forgets the links that the node no longer has.
+    pub(crate) fn retain_links(&mut self, exists: impl Fn(&str) -> bool) {
+        for attached in self.attached.values_mut() {
+            let links = &mut attached.attachment.links;
+            let before = links.len();
+            links.retain(|link| exists(link));
+            self.is_changed |= links.len() != before;
+        }
+    }
+
+    /// Whether an attachment changed since the previous call, or may have.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        mem::take(&mut self.is_changed)
     }
 
     /// A pod was read directly.
@@ -124,7 +191,11 @@ impl Overlay {
         };
         let gone = self.attached.iter().filter(|(_, attached)| is_gone(attached));
         let gone: Vec<PodId> = gone.map(|(id, _)| id.clone()).collect();
-        gone.into_iter()
+        self.remove_all(gone)
+    }
+
+    fn remove_all(&mut self, pods: Vec<PodId>) -> Vec<Change> {
+        pods.into_iter()
             .filter_map(|id| self.edit(id, |overlay, id| _ = overlay.attached.remove(id)))
             .collect()
     }
@@ -153,7 +224,7 @@ impl Overlay {
         match source.filter(|pod| attached.is_of(pod)).or(attached.read.as_ref()) {
             Some(pod) if !pod.host_network && !pod.finished => Some(Pod {
                 addresses: attached.attachment.addresses.clone(),
-                born: ATTACHED_BORN + attached.number,
+                born: ATTACHED_BORN + u64::from(attached.number),
                 ..pod.clone()
             }),
             _ => source.cloned(),
@@ -169,6 +240,7 @@ impl Overlay {
 
     /// Edits the state of a pod. Returns the change for the engine, if its view of the pod changed.
     fn edit(&mut self, id: PodId, edit: impl FnOnce(&mut Self, &PodId)) -> Option<Change> {
+        self.is_changed = true;
         let before = self.pod(&id);
         edit(self, &id);
         (self.pod(&id) != before).then(|| self.change(id))
@@ -185,11 +257,17 @@ impl Overlay {
         let is_outdated = now.is_some_and(|pod| attached.is_of(pod) && attached.is_older(pod));
         if is_gone || is_outdated {
             self.attached.remove(id);
+            self.is_changed = true;
         }
     }
 }
 
 impl Attached {
+    fn new(attachment: Attachment, number: u32) -> Self {
+        let older = BTreeSet::new();
+        Attached { attachment, number, is_restored: false, read: None, older }
+    }
+
     fn is_of(&self, pod: &Pod) -> bool {
         may_be_same(&self.attachment.uid, &pod.uid)
     }
@@ -205,18 +283,22 @@ impl Attached {
     fn replace(&mut self, before: Attached) {
         let same = before.attachment.container == self.attachment.container;
         if same && before.attachment.interface != self.attachment.interface {
-            let more = std::mem::replace(&mut self.attachment, before.attachment).addresses;
-            let known = &mut self.attachment.addresses;
-            more.into_iter().for_each(|a| {
-                if !known.contains(&a) {
-                    known.push(a);
-                }
-            });
+            let more = mem::replace(&mut self.attachment, before.attachment);
+            add_new(&mut self.attachment.addresses, more.addresses);
+            add_new(&mut self.attachment.links, more.links);
         } else {
             self.older.extend(before.attachment.addresses);
         }
         self.older.extend(before.older);
         self.read = before.read.filter(|pod| self.is_of(pod));
+    }
+}
+
+fn add_new<T: PartialEq>(known: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        if !known.contains(&one) {
+            known.push(one);
+        }
     }
 }
 

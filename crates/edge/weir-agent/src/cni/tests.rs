@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_api::ManifestReader;
 use weir_datapath::{Established, Memory, Mode};
-use weir_model::{Change, Key, Object, Pod, PodId};
+use weir_model::{Change, Key, Object, Pod, PodId, Verdict};
 use weir_runtime::SourceEvent;
 
 use super::*;
@@ -85,6 +85,8 @@ impl Bench {
             http: None,
             metrics: None,
             cni: Some(socket.clone()),
+            spoofing: Verdict::Deny,
+            encapsulation: Verdict::Deny,
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };

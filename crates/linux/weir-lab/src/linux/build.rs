@@ -50,7 +50,7 @@ pub(super) fn build(plan: LabPlan) -> Result<Lab, LabError> {
         let (namespace, rtnetlink) = host()?;
         let down = downlink(number);
         let (_, above) = &nodes[pod.node];
-        let name = format!("p{number}");
+        let name = pod_link(number);
         if bridged {
             above.join(down, &name, &namespace, Ends::Bridged)?;
             uplink(&rtnetlink, &pod.addresses)?;
@@ -131,6 +131,11 @@ fn add_routes_between_pods(
         }
     }
     Ok(())
+}
+
+/// The name of the link from a node to a pod.
+pub(super) fn pod_link(number: usize) -> String {
+    format!("p{number}")
 }
 
 fn downlink(number: usize) -> u32 {

@@ -10,7 +10,7 @@ use std::{
 use weir_model::{Flow, Protocol, Verdict};
 
 use super::{
-    build::{add_routes_to_node, build},
+    build::{add_routes_to_node, build, pod_link},
     conversation::Conversation,
     namespace::{NetNamespace, on_new_thread},
     ping::ping,
@@ -77,6 +77,14 @@ impl Lab {
         work: impl FnOnce() -> T + Send,
     ) -> Result<T, LabError> {
         self.inside(self.plan.namespace_of(address), work)
+    }
+
+    /// The name of a node's link to the pod that owns the address.
+    pub fn link_to(&self, address: IpAddr) -> Option<String> {
+        match self.plan.namespace_of(address) {
+            LabNamespace::Pod(number) => Some(pod_link(number)),
+            LabNamespace::Node(_) | LabNamespace::Outside => None,
+        }
     }
 
     /// Probes all flows concurrently with real packets, and returns the verdicts in order.

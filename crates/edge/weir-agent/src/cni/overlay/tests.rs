@@ -30,6 +30,7 @@ fn attachment(name: &str, uid: &str, container: &str, addresses: &[u8]) -> Attac
         interface: "eth0".into(),
         network: "net".into(),
         addresses: addresses.iter().map(|last| address(*last)).collect(),
+        links: vec![format!("veth-{container}")],
     }
 }
 
@@ -227,4 +228,78 @@ fn removing_an_attachment_without_effect_changes_nothing() {
     let mut bench = Bench::new();
     bench.put(Pod { node: Some("n2".into()), ..pod("db-0", "old", &[7]) });
     bench.attach(attachment("db-0", "new", "c1", &[1])).detach("c1").has("db-0", &[7]);
+}
+
+impl Bench {
+    /// Another overlay, with the records of this one.
+    fn restarted(&self) -> Bench {
+        let mut next = Bench::new();
+        for (number, line) in self.overlay.records() {
+            let change = next.overlay.restore(number, &line);
+            change.into_iter().for_each(|change| next.world.apply(change));
+        }
+        next
+    }
+
+    fn compare(&mut self) -> &mut Self {
+        self.overlay.drop_absent().into_iter().for_each(|change| self.world.apply(change));
+        self
+    }
+
+    #[track_caller]
+    fn has_links(&mut self, expected: &[(&str, &str, u8)]) -> &mut Self {
+        let links = self.overlay.links();
+        let links = links.map(|(link, pod, own)| (link.to_owned(), pod.name.to_string(), own[0]));
+        let expected = expected
+            .iter()
+            .map(|(link, pod, last)| ((*link).to_owned(), (*pod).to_owned(), address(*last)));
+        assert_eq!(links.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        self
+    }
+}
+
+#[test]
+fn attachments_survive_a_restart() {
+    let mut bench = Bench::new();
+    bench.put(pod("web", "u", &[])).attach(attachment("web", "u", "c", &[7]));
+    let mut next = bench.restarted();
+    next.has_links(&[("veth-c", "web", 7)]);
+    next.put(pod("web", "u", &[])).compare().has("web", &[7]);
+    next.has_links(&[("veth-c", "web", 7)]);
+    next.attach(attachment("api", "v", "d", &[8]));
+    assert_eq!(next.overlay.records().len(), 2, "numbers are not reused");
+    next.detach("c").has("web", &[]).has_links(&[("veth-d", "api", 8)]);
+}
+
+#[test]
+fn restored_attachments_of_absent_pods_are_removed() {
+    let mut bench = Bench::new();
+    bench.put(pod("web", "u", &[])).attach(attachment("web", "u", "c", &[7]));
+    bench.put(pod("api", "v", &[])).attach(attachment("api", "v", "d", &[8]));
+    let mut next = bench.restarted();
+    // Another pod has the name of the first, and a third one is newer than the source.
+    next.put(pod("web", "w", &[])).attach(attachment("new", "x", "e", &[9]));
+    next.compare().has("web", &[]).has_links(&[("veth-e", "new", 9)]);
+}
+
+#[test]
+fn a_record_does_not_replace_a_later_attachment() {
+    let mut bench = Bench::new();
+    bench.attach(attachment("web", "u", "c", &[7]));
+    let mut next = Bench::new();
+    next.put(pod("web", "u", &[])).attach(attachment("web", "u", "d", &[8]));
+    for (number, line) in bench.overlay.records() {
+        assert_eq!(next.overlay.restore(number, &line), None);
+    }
+    next.has("web", &[8]);
+    assert_eq!(next.overlay.restore(9, "not a record"), None);
+}
+
+#[test]
+fn a_link_belongs_to_the_last_pod_that_it_was_attached_to() {
+    let mut bench = Bench::new();
+    bench.attach(attachment("web", "u", "c", &[7])).attach(attachment("api", "v", "c", &[8]));
+    bench.has_links(&[("veth-c", "api", 8)]);
+    bench.overlay.retain_links(|link| link != "veth-c");
+    bench.has_links(&[]);
 }

@@ -1,0 +1,97 @@
+//! The declarations of sets.
+
+use weir_model::IpFamily;
+
+use crate::{SetKind, uapi::*, wire::LINK_BYTES};
+
+/// The declaration of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetDeclaration {
+    pub(crate) flags: u32,
+    pub(crate) key_type: u32,
+    pub(crate) key_length: u32,
+    pub(crate) data_type: u32,
+}
+
+/// The parts of a key: the type of each for nft, and its length in bytes.
+pub(crate) fn fields(kind: SetKind) -> Vec<(u32, u32)> {
+    let address = |family| match family {
+        IpFamily::V4 => (TYPE_IPADDR, 4),
+        IpFamily::V6 => (TYPE_IP6ADDR, 16),
+    };
+    let (protocol, port) = ((TYPE_INET_PROTOCOL, 1), (TYPE_INET_SERVICE, 2));
+    let link = (TYPE_IFNAME, LINK_BYTES as u32);
+    match kind {
+        SetKind::Addresses(family)
+        | SetKind::Chains(family)
+        | SetKind::Blocks(family)
+        | SetKind::BlockChains(family)
+        | SetKind::CutSenders(family) => vec![address(family)],
+        SetKind::Pairs(family) => vec![address(family), address(family)],
+        SetKind::Ports(family) => vec![address(family), protocol, port],
+        SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
+        SetKind::Services
+        | SetKind::ServiceRanges
+        | SetKind::ServiceChains
+        | SetKind::ServiceRangeChains => vec![protocol, port],
+        SetKind::Families => vec![(TYPE_NFPROTO, 1)],
+        SetKind::LinkAddresses(family) => vec![link, address(family)],
+        SetKind::Links => vec![link],
+        SetKind::Records => vec![(TYPE_MARK, 4), (TYPE_MARK, 4)],
+        SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
+        SetKind::CutPairs(family) => vec![address(family), address(family), protocol],
+    }
+}
+
+impl SetKind {
+    pub(crate) fn declared(self) -> SetDeclaration {
+        let fields = fields(self);
+        let flags = match self {
+            SetKind::Blocks(_) => NFT_SET_INTERVAL,
+            SetKind::BlockChains(_) => NFT_SET_INTERVAL | NFT_SET_MAP,
+            SetKind::Chains(_)
+            | SetKind::ServiceChains
+            | SetKind::LinkAddresses(_)
+            | SetKind::Links
+            | SetKind::Records => NFT_SET_MAP,
+            SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+            SetKind::ServiceRangeChains => NFT_SET_INTERVAL | NFT_SET_CONCAT | NFT_SET_MAP,
+            SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
+            SetKind::Addresses(_)
+            | SetKind::Pairs(_)
+            | SetKind::Ports(_)
+            | SetKind::Grants(_)
+            | SetKind::Services
+            | SetKind::Families => 0,
+        };
+        SetDeclaration {
+            flags,
+            key_type: fields.iter().fold(0, |all, (kind, _)| all << TYPE_BITS | kind),
+            key_length: fields.iter().map(|(_, length)| length.next_multiple_of(4)).sum(),
+            data_type: if self.is_map() { NFT_DATA_VERDICT } else { 0 },
+        }
+    }
+
+    /// The lengths of the parts of a key, if the kernel needs them.
+    pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
+        self.has_port_ranges().then(|| fields(self).into_iter().map(|(_, length)| length).collect())
+    }
+
+    /// Whether the elements never change as long as the set has its name.
+    pub(crate) fn is_constant(self) -> bool {
+        matches!(
+            self,
+            SetKind::Blocks(_)
+                | SetKind::BlockChains(_)
+                | SetKind::Services
+                | SetKind::ServiceRanges
+                | SetKind::ServiceChains
+                | SetKind::ServiceRangeChains
+        )
+    }
+
+    /// Whether the keys are ranges of ports.
+    pub(crate) fn has_port_ranges(self) -> bool {
+        matches!(self, SetKind::ServiceRanges | SetKind::ServiceRangeChains)
+    }
+}
