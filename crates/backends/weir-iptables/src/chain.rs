@@ -5,12 +5,15 @@
 //! NetworkPolicies that isolate the pod. An allowed packet leaves that chain immediately, and the
 //! last rule denies the others.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use weir_datapath::{Allowed, isolated_by, policy_name, policy_names};
+use weir_datapath::{isolated_by, policy_name, policy_names};
 use weir_model::{
-    Action, Block, Chain, Direction, IpFamily, Name, Peers, PodId, Ports, Program, Protocol, Rule,
-    Section, SetId,
+    Action, Block, Chain, Direction, IpFamily, Name, Peers, PodId, PortRange, Ports, Program,
+    Protocol, Rule, RuleSet, Section, SetId,
 };
 
 use crate::{
@@ -23,6 +26,8 @@ use crate::{
 
 /// The number of rules up to which separate chains are as fast as merged ones.
 const MAX_SEPARATE_RULES: usize = 4;
+/// The number of port ranges that such rules can have together.
+const MAX_SEPARATE_PORTS: usize = 60;
 
 /// Compiles the rules of pods to chains, for one direction and family.
 pub(crate) struct ChainCompiler<'a> {
@@ -31,6 +36,11 @@ pub(crate) struct ChainCompiler<'a> {
     pub(crate) direction: Direction,
     pub(crate) family: IpFamily,
 }
+
+/// The start of the chains of all pods with the same rules, which is computed once per plan, and
+/// the target of their last rule.
+pub(crate) type SharedRules =
+    BTreeMap<(*const RuleSet, Direction, IpFamily), (Vec<IptablesRule>, IptablesTarget)>;
 
 /// The tier of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +55,26 @@ enum SectionTier {
 
 impl ChainCompiler<'_> {
     /// Adds the chain of a pod. A packet leaves it by goto or RETURN.
-    pub(crate) fn add_pod_chain(&mut self, pod: &PodId, rules: &Chain) -> Name {
+    pub(crate) fn add_pod_chain(
+        &mut self,
+        pod: &PodId,
+        rules: &Arc<RuleSet>,
+        shared: &mut SharedRules,
+    ) -> Name {
+        let chain = rules.chain(self.direction);
+        let key = (Arc::as_ptr(rules), self.direction, self.family);
+        let (mut all, target) =
+            shared.entry(key).or_insert_with(|| self.add_shared_chains(chain)).clone();
+        let comment = comment(&format!("{pod} {}", isolated_by(chain)));
+        all.push(IptablesRule { target, comment, matches: Vec::new() });
+        let name = name::pod_chain(pod, self.direction);
+        self.planner.objects.put_chain(self.family, &name, all);
+        name
+    }
+
+    /// Adds the chains of policies. Returns the rules of a pod's chain that lead to them, and the
+    /// target of its last rule.
+    fn add_shared_chains(&mut self, rules: &Chain) -> (Vec<IptablesRule>, IptablesTarget) {
         let admin = self.add_policy_chains(&rules.admin, SectionTier::Admin);
         let mut all = Vec::new();
         if !admin.is_empty() {
@@ -77,11 +106,7 @@ impl ChainCompiler<'_> {
                 allowed(self.direction)
             }
         };
-        let comment = comment(&format!("{pod} {}", isolated_by(rules)));
-        all.push(IptablesRule { target, comment, matches: Vec::new() });
-        let name = name::pod_chain(pod, self.direction);
-        self.planner.objects.put_chain(self.family, &name, all);
-        name
+        (all, target)
     }
 
     /// The rule for packets that an admin policy allowed.
@@ -94,11 +119,11 @@ impl ChainCompiler<'_> {
     /// if that is faster.
     fn add_isolation_chain(&mut self, sections: &[Arc<Section>]) -> Name {
         let rule_count: usize = sections.iter().map(|section| section.rules.len()).sum();
-        let mut rules = if rule_count <= MAX_SEPARATE_RULES {
+        let mut rules = if rule_count <= MAX_SEPARATE_RULES && has_few_ports(sections) {
             let each = sections.iter();
             each.flat_map(|section| self.policy_rules(section, SectionTier::Namespace)).collect()
         } else {
-            self.isolation_rules(&Allowed::from_sections(sections), &policy_names(sections))
+            self.isolation_rules(sections, &policy_names(sections))
         };
         if rules.is_empty() {
             return not_allowed(self.direction);
@@ -175,8 +200,8 @@ impl ChainCompiler<'_> {
         };
         match &rule.ports {
             Ports::Any => vec![with_ports(None)],
-            Ports::Of(_) => {
-                match_ports(&rule.ports).into_iter().map(|ports| with_ports(Some(ports))).collect()
+            Ports::Of(list) => {
+                match_ports(list).into_iter().map(|ports| with_ports(Some(ports))).collect()
             }
         }
     }
@@ -200,15 +225,17 @@ impl ChainCompiler<'_> {
 
     /// Matches a block: by address if it is one network, else by a set.
     fn match_block(&mut self, block: &Block) -> Option<Vec<Match>> {
-        match &blocks::nets(block, self.family)[..] {
-            [] => None,
-            [all] if all.prefix_len() == 0 => Some(Vec::new()),
-            [one] => Some(vec![Match::At(SrcDst::there(self.direction), *one)]),
-            several => {
-                let entries = several.iter().map(|net| Entry::Block(*net)).collect();
-                Some(vec![self.match_fixed_set(IpSetKind::Blocks, entries)])
-            }
+        if !blocks::is_in_family(block, self.family) {
+            return None;
         }
+        if *block == blocks::everything(self.family) {
+            return Some(Vec::new());
+        }
+        if block.except.is_empty() {
+            return Some(vec![Match::At(SrcDst::there(self.direction), block.net)]);
+        }
+        let entries = blocks::entries([block]);
+        (!entries.is_empty()).then(|| vec![self.match_fixed_set(IpSetKind::Blocks, entries)])
     }
 
     /// Adds a set with the members of program sets, and matches peers in it.
@@ -246,11 +273,17 @@ fn content(rules: &[IptablesRule]) -> String {
     rules.iter().map(IptablesRule::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// Whether rules that are evaluated one by one would not become too many.
+fn has_few_ports(sections: &[Arc<Section>]) -> bool {
+    let rules = sections.iter().flat_map(|section| &section.rules);
+    let ports = rules.filter_map(|rule| rule.ports.list()).map(|list| list.len());
+    ports.sum::<usize>() <= MAX_SEPARATE_PORTS
+}
+
 /// Matches ports with as few matches as iptables allows.
-pub(crate) fn match_ports(ports: &Ports) -> Vec<Match> {
+pub(crate) fn match_ports(ranges: &[PortRange]) -> Vec<Match> {
     /// The maximum number of ports in one match. A range counts as two.
     const MAX_PORTS: usize = 15;
-    let Ports::Of(ranges) = ports else { return Vec::new() };
     let mut matches = Vec::new();
     for protocol in Protocol::ALL {
         let mut some = Vec::new();

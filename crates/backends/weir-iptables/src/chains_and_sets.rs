@@ -117,6 +117,10 @@ pub enum Entry {
     Block(IpNet),
     /// A network and a port there.
     BlockPort(IpNet, Protocol, u16),
+    /// A network that is not in the set, although a wider entry contains it (`nomatch`).
+    Except(IpNet),
+    /// A network and a port that are not in the set, although a wider entry contains them.
+    ExceptPort(IpNet, Protocol, u16),
 }
 
 /// One end of a packet.

@@ -1,10 +1,15 @@
 //! Merges the policies that isolate a pod, so that the cost does not depend on their number.
+//!
+//! Up to a few ports, a peer and each of its ports become one entry. A longer list would multiply
+//! with its peers. Such a list becomes a set of ports, its peers become another set, and a packet
+//! must be in both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use ipnet::IpNet;
-use weir_datapath::Allowed;
-use weir_model::{PortRange, Ports, Protocol, SetId};
+use weir_model::{Block, Peers, PortList, PortRange, Ports, Protocol, Section, SetId};
 
 use crate::{
     Entry, IpSetKind, IptablesRule, Match, blocks,
@@ -14,28 +19,91 @@ use crate::{
     skeleton,
 };
 
-/// Peers by their ports. Single ports go into sets together with the peers; ranges cannot.
-#[derive(Debug)]
-struct PeersByPorts<T> {
-    any: Vec<T>,
-    single: Vec<(T, Vec<(Protocol, u16)>)>,
-    ranges: BTreeMap<PortRange, Vec<T>>,
+/// The traffic that policies allow.
+#[derive(Debug, Default)]
+struct Allowed<'r> {
+    /// The peers that can use every port.
+    any_port: PeerGroup<'r>,
+    /// The peers of each long list of ports.
+    lists: BTreeMap<PortList, PeerGroup<'r>>,
+    /// The few ports of the members of each set.
+    sets: BTreeMap<&'r SetId, Vec<PortRange>>,
+    /// The blocks that can use a port, or a range of ports.
+    ports: BTreeMap<PortRange, BTreeSet<&'r Block>>,
+    /// The ports that every peer can use.
+    anyone: Vec<PortRange>,
+    /// Whether every peer can use every port.
+    is_open: bool,
+    /// The sets of peers with their named ports.
+    port_sets: BTreeSet<&'r SetId>,
+}
+
+/// Peers with the same ports.
+#[derive(Debug, Default)]
+struct PeerGroup<'r> {
+    sets: BTreeSet<&'r SetId>,
+    blocks: BTreeSet<&'r Block>,
+}
+
+impl<'r> Allowed<'r> {
+    fn from_sections(sections: &'r [Arc<Section>], max_paired_ports: usize) -> Self {
+        let mut allowed = Allowed::default();
+        for rule in sections.iter().flat_map(|section| &section.rules) {
+            let list = match &rule.ports {
+                Ports::Any => None,
+                Ports::Of(list) => Some(list),
+            };
+            let group = match list {
+                None => Some(&mut allowed.any_port),
+                Some(list) if list.len() > max_paired_ports => {
+                    Some(allowed.lists.entry(list.clone()).or_default())
+                }
+                Some(_) => None,
+            };
+            let ranges = list.into_iter().flatten().copied();
+            match (&rule.peers, group) {
+                (Peers::PortSet(set), _) => _ = allowed.port_sets.insert(set),
+                (Peers::Any, _) if list.is_none() => allowed.is_open = true,
+                (Peers::Any, _) => allowed.anyone.extend(ranges),
+                (Peers::Set(set), Some(group)) => _ = group.sets.insert(set),
+                (Peers::Set(set), None) => allowed.sets.entry(set).or_default().extend(ranges),
+                (Peers::Block(block), Some(group)) => _ = group.blocks.insert(block),
+                (Peers::Block(block), None) => ranges.for_each(|range| {
+                    allowed.ports.entry(range).or_default().insert(block);
+                }),
+            }
+        }
+        // The policies of a pod can give a set many ports in small portions.
+        for (set, ranges) in std::mem::take(&mut allowed.sets) {
+            let Some(Ports::Of(list)) = Ports::from_ranges(ranges) else { continue };
+            if list.len() > max_paired_ports {
+                allowed.lists.entry(list).or_default().sets.insert(set);
+            } else {
+                allowed.sets.insert(set, list.to_vec());
+            }
+        }
+        allowed
+    }
 }
 
 impl ChainCompiler<'_> {
-    /// The rules that allow this traffic. Their number does not depend on the number of policies;
-    /// each port range adds one.
+    /// The rules that allow the traffic of these policies. Their number does not depend on the
+    /// number of policies; each port range, and each long list of ports, adds one.
     pub(crate) fn isolation_rules(
         &mut self,
-        allowed: &Allowed,
+        sections: &[Arc<Section>],
         policies: &str,
     ) -> Vec<IptablesRule> {
         let (target, comment) = (skeleton::allowed(self.direction), comment(policies));
-        let matches = if allowed.anyone == Some(Ports::Any) {
+        let allowed = Allowed::from_sections(sections, self.planner.max_paired_ports);
+        let matches = if allowed.is_open {
             vec![Vec::new()]
         } else {
-            let mut all = self.match_members(allowed);
-            all.extend(self.match_networks(allowed));
+            let mut all = self.match_members(&allowed);
+            all.extend(self.match_networks(&allowed));
+            for (list, peers) in &allowed.lists {
+                all.extend(self.match_list(list, peers));
+            }
             all
         };
         let allow =
@@ -43,87 +111,129 @@ impl ChainCompiler<'_> {
         matches.into_iter().map(allow).collect()
     }
 
-    /// Matches peers that are members of sets.
-    fn match_members(&mut self, allowed: &Allowed) -> Vec<Vec<Match>> {
-        let sorted = PeersByPorts::new(allowed.sets.iter().map(|(set, to)| (set.clone(), to)));
-        let own = |sets: Vec<SetId>| sets.into_iter().map(|set| (set, EntryForm::Own)).collect();
+    /// Matches peers that are members of sets and have few ports, or every port.
+    fn match_members(&mut self, allowed: &Allowed<'_>) -> Vec<Vec<Match>> {
+        let mut at = own(&allowed.port_sets);
+        let mut ranges: BTreeMap<PortRange, BTreeSet<&SetId>> = BTreeMap::new();
+        for (set, list) in &allowed.sets {
+            let (single, several) = split(list);
+            if !single.is_empty() {
+                at.push(((*set).clone(), EntryForm::At(single)));
+            }
+            several.into_iter().for_each(|range| _ = ranges.entry(range).or_default().insert(set));
+        }
         let mut all = Vec::new();
-        let mut at: Vec<(SetId, EntryForm)> = own(allowed.port_sets.iter().cloned().collect());
-        at.extend(sorted.single.into_iter().map(|(set, ports)| (set, EntryForm::At(ports))));
         if !at.is_empty() {
             all.push(vec![self.match_derived_set(IpSetKind::Ports, at, None)]);
         }
-        if !sorted.any.is_empty() {
-            all.push(vec![self.match_derived_set(IpSetKind::Addresses, own(sorted.any), None)]);
-        }
-        for (range, sets) in sorted.ranges {
-            let members = self.match_derived_set(IpSetKind::Addresses, own(sets), None);
-            let ports = match_ports(&Ports::from(range)).into_iter();
-            all.extend(ports.map(|ports| vec![ports, members.clone()]));
+        all.extend(self.match_sets(&allowed.any_port.sets).map(|members| vec![members]));
+        for (range, sets) in ranges {
+            let members = self.match_sets(&sets);
+            let ports = match_ports(&[range]).into_iter();
+            all.extend(ports.map(|ports| [ports].into_iter().chain(members.clone()).collect()));
         }
         all
     }
 
-    /// Matches peers in blocks, and all peers.
-    fn match_networks(&mut self, allowed: &Allowed) -> Vec<Vec<Match>> {
+    /// Matches peers in blocks that have few ports, or every port, and the ports of all peers.
+    fn match_networks(&mut self, allowed: &Allowed<'_>) -> Vec<Vec<Match>> {
         let family = self.family;
-        let everyone = vec![blocks::everything(family)];
-        let each = allowed.blocks.iter().map(|(block, to)| (blocks::nets(block, family), to));
-        let each = each.chain(allowed.anyone.iter().map(|to| (everyone.clone(), to)));
-        let sorted = PeersByPorts::new(each.filter(|(nets, _)| !nets.is_empty()));
-        let mut all = Vec::new();
-        let mut by_port: BTreeMap<(Protocol, u16), Vec<Vec<IpNet>>> = BTreeMap::new();
-        for (nets, ports) in sorted.single {
-            ports.into_iter().for_each(|port| by_port.entry(port).or_default().push(nets.clone()));
+        let everything = blocks::everything(family);
+        let mut by_range: BTreeMap<PortRange, BTreeSet<&Block>> = BTreeMap::new();
+        for (range, blocks) in &allowed.ports {
+            let blocks = blocks.iter().filter(|block| blocks::is_in_family(block, family));
+            by_range.entry(*range).or_default().extend(blocks);
         }
-        let at = |((protocol, port), groups)| {
-            union(groups).into_iter().map(move |net| Entry::BlockPort(net, protocol, port))
-        };
-        let at: BTreeSet<Entry> = by_port.into_iter().flat_map(at).collect();
-        if !at.is_empty() {
-            all.push(vec![self.match_fixed_set(IpSetKind::BlockPorts, at)]);
+        for range in Ports::from_ranges(allowed.anyone.iter().copied()).iter().flat_map(ranges) {
+            by_range.entry(*range).or_default().insert(&everything);
         }
-        let entries = |groups| union(groups).into_iter().map(Entry::Block).collect();
-        if !sorted.any.is_empty() {
-            all.push(vec![self.match_fixed_set(IpSetKind::Blocks, entries(sorted.any))]);
-        }
-        for (range, groups) in sorted.ranges {
-            let ports = match_ports(&Ports::from(range)).into_iter();
-            if groups.contains(&everyone) {
-                all.extend(ports.map(|ports| vec![ports]));
-                continue;
+        let mut single = BTreeSet::new();
+        let mut several = Vec::new();
+        for (range, blocks) in by_range {
+            if range.first == range.last {
+                let at = |entry| blocks::at_port(entry, range.protocol, range.first);
+                single.extend(blocks::entries(blocks).into_iter().map(at));
+            } else if !blocks.is_empty() {
+                several.push((range, blocks));
             }
-            let networks = self.match_fixed_set(IpSetKind::Blocks, entries(groups));
-            all.extend(ports.map(|ports| vec![ports, networks.clone()]));
+        }
+        let mut all = Vec::new();
+        if !single.is_empty() {
+            all.push(vec![self.match_fixed_set(IpSetKind::BlockPorts, single)]);
+        }
+        let any_port = self.match_blocks(allowed.any_port.blocks.iter().copied());
+        all.extend(any_port.map(|networks| networks.into_iter().collect()));
+        for (range, blocks) in several {
+            let networks = self.match_blocks(blocks).into_iter().flatten();
+            let ports = match_ports(&[range]).into_iter();
+            all.extend(ports.map(|ports| [ports].into_iter().chain(networks.clone()).collect()));
         }
         all
     }
-}
 
-/// The union of networks, as the fewest networks that a set can hold.
-fn union(groups: Vec<Vec<IpNet>>) -> Vec<IpNet> {
-    IpNet::aggregate(&groups.concat()).into_iter().flat_map(blocks::halves).collect()
-}
-
-impl<T: Clone> PeersByPorts<T> {
-    fn new<'a>(peers: impl Iterator<Item = (T, &'a Ports)>) -> Self {
-        let mut sorted =
-            PeersByPorts { any: Vec::new(), single: Vec::new(), ranges: BTreeMap::new() };
-        for (peer, ports) in peers {
-            let Ports::Of(ranges) = ports else {
-                sorted.any.push(peer);
-                continue;
-            };
-            let single = |range: &&PortRange| range.first == range.last;
-            let at: Vec<_> =
-                ranges.iter().filter(single).map(|range| (range.protocol, range.first)).collect();
-            for range in ranges.iter().filter(|range| !single(range)) {
-                sorted.ranges.entry(*range).or_default().push(peer.clone());
-            }
-            if !at.is_empty() {
-                sorted.single.push((peer, at));
-            }
+    /// Matches peers with a long list of ports.
+    fn match_list(&mut self, list: &PortList, peers: &PeerGroup<'_>) -> Vec<Vec<Match>> {
+        let members = self.match_sets(&peers.sets).map(|members| vec![members]);
+        let networks = self.match_blocks(peers.blocks.iter().copied());
+        let peers: Vec<Vec<Match>> =
+            members.into_iter().chain(networks.map(|one| one.into_iter().collect())).collect();
+        if peers.is_empty() {
+            return Vec::new();
         }
-        sorted
+        let (single, several) = split(list);
+        let everything = blocks::everything(self.family);
+        let halves = blocks::entries([&everything]);
+        let at = |(protocol, port): (Protocol, u16)| {
+            halves.iter().map(move |half| blocks::at_port(half.clone(), protocol, port))
+        };
+        let single: BTreeSet<Entry> = single.into_iter().flat_map(at).collect();
+        let mut ports = match_ports(&several);
+        if !single.is_empty() {
+            ports.push(self.match_fixed_set(IpSetKind::BlockPorts, single));
+        }
+        let both = |peers: &Vec<Match>| {
+            let peers = peers.clone();
+            ports.iter().map(move |ports| [ports].into_iter().chain(&peers).cloned().collect())
+        };
+        peers.iter().flat_map(both).collect()
     }
+
+    /// Matches the members of sets. `None` if there are no sets.
+    fn match_sets(&mut self, sets: &BTreeSet<&SetId>) -> Option<Match> {
+        let of = own(sets);
+        (!of.is_empty()).then(|| self.match_derived_set(IpSetKind::Addresses, of, None))
+    }
+
+    /// Matches the addresses of blocks. `None` if no block is of this family. Blocks that contain
+    /// every address need no match.
+    fn match_blocks<'b>(
+        &mut self,
+        blocks: impl IntoIterator<Item = &'b Block>,
+    ) -> Option<Option<Match>> {
+        let ours = blocks.into_iter().filter(|block| blocks::is_in_family(block, self.family));
+        let entries = blocks::entries(ours);
+        if entries == blocks::entries([&blocks::everything(self.family)]) {
+            return Some(None);
+        }
+        (!entries.is_empty()).then(|| Some(self.match_fixed_set(IpSetKind::Blocks, entries)))
+    }
+}
+
+/// Program sets whose members become entries unchanged.
+fn own(sets: &BTreeSet<&SetId>) -> Vec<(SetId, EntryForm)> {
+    sets.iter().map(|set| ((*set).clone(), EntryForm::Own)).collect()
+}
+
+fn ranges(ports: &Ports) -> impl Iterator<Item = &PortRange> {
+    match ports {
+        Ports::Any => [].iter(),
+        Ports::Of(list) => list.iter(),
+    }
+}
+
+/// Separates single ports, which can be in sets, from ranges.
+fn split(list: &[PortRange]) -> (Vec<(Protocol, u16)>, Vec<PortRange>) {
+    let (single, several): (Vec<PortRange>, _) =
+        list.iter().partition(|range| range.first == range.last);
+    (single.into_iter().map(|range| (range.protocol, range.first)).collect(), several)
 }

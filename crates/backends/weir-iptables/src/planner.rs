@@ -6,6 +6,7 @@ use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, Set
 
 use crate::{
     AcceptForwarded, ChainsAndSets, Entry, Installed, IpSet, IpSetKind, IptablesPlan,
+    chain::SharedRules,
     common_chains::{self, CommonChains},
     derived_set::{DerivedSet, EntryForm},
     dispatch::{self, ChainsByAddress},
@@ -33,7 +34,13 @@ pub struct Planner {
     /// The kernel sets that are derived from program sets.
     derived_sets: BTreeMap<Name, DerivedSet>,
     dependents: Dependents,
+    /// The number of ports up to which a peer and each of its ports are entries of one set.
+    pub(crate) max_paired_ports: usize,
 }
+
+/// The number of ports up to which a peer and each of its ports are entries of one set. A longer
+/// list would multiply the entries.
+const MAX_PAIRED_PORTS: usize = 4;
 
 impl weir_datapath::Planner for Planner {
     type Installed = Installed;
@@ -55,7 +62,9 @@ impl weir_datapath::Planner for Planner {
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> IptablesPlan {
-        *self = Planner::new(self.mode).with_accept_forwarded(self.accept_forwarded);
+        *self = Planner::new(self.mode)
+            .with_accept_forwarded(self.accept_forwarded)
+            .with_max_paired_ports(self.max_paired_ports);
         if installed.has_terminated() {
             self.match_terminated();
         }
@@ -77,6 +86,7 @@ impl Planner {
             has_terminated: false,
             derived_sets: BTreeMap::new(),
             dependents: Dependents::default(),
+            max_paired_ports: MAX_PAIRED_PORTS,
         };
         skeleton::add(&mut planner.objects, mode);
         planner
@@ -85,6 +95,11 @@ impl Planner {
     /// Sets whether a last rule in FORWARD accepts the packets of pods.
     pub fn with_accept_forwarded(self, accept_forwarded: AcceptForwarded) -> Self {
         Planner { accept_forwarded, ..self }
+    }
+
+    /// Sets the number of ports up to which a peer and each of its ports are entries of one set.
+    pub fn with_max_paired_ports(self, max_paired_ports: usize) -> Self {
+        Planner { max_paired_ports, ..self }
     }
 
     /// The desired chains and sets.
@@ -134,9 +149,10 @@ impl Planner {
             pod_chains.extend(old.chains.into_keys());
         }
         let mut turned = BTreeSet::new();
+        let mut shared = SharedRules::new();
         for id in touched {
             let Some(endpoint) = program.endpoints.get(id) else { continue };
-            let pod_entries = pod_entries::compute(self, program, id, endpoint);
+            let pod_entries = pod_entries::compute(self, program, id, endpoint, &mut shared);
             self.dependents.add_pod(id, &pod_entries.depends_on);
             for (key, comment) in &pod_entries.entries {
                 entries.remove(key);

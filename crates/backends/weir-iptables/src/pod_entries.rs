@@ -8,7 +8,12 @@ use std::{
 use weir_datapath::{Granted, isolated_by};
 use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
 
-use crate::{Entry, Planner, chain::ChainCompiler, name::comment, skeleton};
+use crate::{
+    Entry, Planner,
+    chain::{ChainCompiler, SharedRules},
+    name::comment,
+    skeleton,
+};
 
 /// The entries and chains of a pod.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +32,7 @@ pub(crate) fn compute(
     program: &Program,
     id: &PodId,
     endpoint: &Endpoint,
+    shared: &mut SharedRules,
 ) -> PodEntries {
     let mut pod_entries = PodEntries::default();
     let none = Name::from("");
@@ -50,7 +56,7 @@ pub(crate) fn compute(
             pod_entries.entries.insert((set, Entry::Address(address)), why.clone());
             let Some(granted) = &granted else {
                 let mut compiler = ChainCompiler { planner, program, direction, family };
-                let chain = compiler.add_pod_chain(id, rules);
+                let chain = compiler.add_pod_chain(id, &endpoint.rules, shared);
                 pod_entries.chains.insert((direction, address), chain);
                 continue;
             };

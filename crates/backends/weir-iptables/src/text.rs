@@ -187,6 +187,10 @@ impl fmt::Display for Entry {
             Entry::BlockPort(net, protocol, port) => {
                 write!(f, "{net},{}:{port}", protocol_name(*protocol))
             }
+            Entry::Except(net) => write!(f, "{net} nomatch"),
+            Entry::ExceptPort(net, protocol, port) => {
+                write!(f, "{net},{}:{port} nomatch", protocol_name(*protocol))
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ const IPSET_ATTR_COMMENT: u16 = 26;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 
+/// An entry excludes its network from the set.
+const IPSET_FLAG_NOMATCH: u32 = 1 << 2;
 /// Entries can have comments.
 const IPSET_FLAG_WITH_COMMENT: u32 = 1 << 4;
 /// List only names.
@@ -155,15 +157,18 @@ fn write_entry(data: &mut Body<'_>, entry: &Entry) {
             write_port(data, protocol, 0);
             write_address(data, IPSET_ATTR_IP2, peer);
         }
-        Entry::Block(net) => {
+        Entry::Block(net) | Entry::Except(net) => {
             write_address(data, IPSET_ATTR_IP, net.addr());
             data.u8(IPSET_ATTR_CIDR, net.prefix_len());
         }
-        Entry::BlockPort(net, protocol, number) => {
+        Entry::BlockPort(net, protocol, number) | Entry::ExceptPort(net, protocol, number) => {
             write_address(data, IPSET_ATTR_IP, net.addr());
             data.u8(IPSET_ATTR_CIDR, net.prefix_len());
             port(data, protocol, number);
         }
+    }
+    if matches!(entry, Entry::Except(_) | Entry::ExceptPort(..)) {
+        data.be_u32(IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_NOMATCH);
     }
 }
 
@@ -263,6 +268,7 @@ fn parse_header(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<()
 fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malformed> {
     let (mut ip, mut ip2, mut cidr, mut port, mut protocol) = (None, None, None, None, None);
     let mut comment = Name::from("");
+    let mut is_excluded = false;
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -272,8 +278,10 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
             IPSET_ATTR_PORT => port = Some(attribute.be_u16()?),
             IPSET_ATTR_PROTO => protocol = Some(attribute.u8()?),
             IPSET_ATTR_COMMENT => comment = attribute.text()?.into(),
-            // A network that is excluded from the set (`nomatch`). Ours have none.
-            IPSET_ATTR_CADT_FLAGS => return Ok(None),
+            IPSET_ATTR_CADT_FLAGS => match attribute.be_u32()? {
+                IPSET_FLAG_NOMATCH => is_excluded = true,
+                _ => return Ok(None),
+            },
             _ => (),
         }
     }
@@ -300,6 +308,14 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
             net(ip, length).map(|net| Entry::BlockPort(net, protocol, port))
         }
         _ => None,
+    };
+    let entry = match entry {
+        Some(Entry::Block(net)) if is_excluded => Some(Entry::Except(net)),
+        Some(Entry::BlockPort(net, protocol, port)) if is_excluded => {
+            Some(Entry::ExceptPort(net, protocol, port))
+        }
+        // Only networks can be excluded.
+        entry => entry.filter(|_| !is_excluded),
     };
     Ok(entry.map(|entry| (entry, comment)))
 }
@@ -335,6 +351,8 @@ mod tests {
             Entry::Pair(a, 47, a),
             Entry::Block("10.0.0.0/8".parse().unwrap()),
             Entry::BlockPort("fd00::/8".parse().unwrap(), Protocol::Tcp, 80),
+            Entry::Except("10.1.0.0/16".parse().unwrap()),
+            Entry::ExceptPort("fd00::1/128".parse().unwrap(), Protocol::Sctp, 80),
         ];
         let mut writer = MessageWriter::default();
         let header = Header { kind: IPSET_CMD_ADD, flags: 0, sequence: 0 };

@@ -299,15 +299,15 @@ policies:
             add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/blocks, shop/pods"
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
             add KUBE-DST-LOCAL 10.0.0.2 comment "shop/api"
+            create KUBE-SRC-3XTHO7MZH7PKKCYE hash:net family inet maxelem 4294967295
+            add KUBE-SRC-3XTHO7MZH7PKKCYE 10.0.0.0/29
+            add KUBE-SRC-3XTHO7MZH7PKKCYE 10.0.0.4/31 nomatch
             create KUBE-SRC-DBAMONH7DG2DDNBN hash:ip family inet maxelem 4294967295
             add KUBE-SRC-DBAMONH7DG2DDNBN 10.0.0.2
             add KUBE-SRC-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/blocks"
-            create KUBE-SRC-XA2C7BJIHUJDO4CB hash:net family inet maxelem 4294967295
-            add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.0/30
-            add KUBE-SRC-XA2C7BJIHUJDO4CB 10.0.0.6/31
             # iptables-save -t filter
             :KUBE-NWPLCY-33TF7JKRDAF7TUEO - [0:0]
-            :KUBE-NWPLCY-TNTXK6C5SRSHSZ4B - [0:0]
+            :KUBE-NWPLCY-PS2EGOIVJDM3R6F6 - [0:0]
             :KUBE-POD-FW-2RI25T3Q76IA5TZQ - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -p udp -m udp --dport 53 -m comment --comment "shop/blocks egress[0].to[0]" -g KUBE-NWPLCY-DEFAULT
@@ -324,16 +324,16 @@ policies:
             -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-3XTHO7MZH7PKKCYE src -m comment --comment "shop/blocks ingress[0].from[0]" -j RETURN
+            -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -j RETURN
+            -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
-            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-XA2C7BJIHUJDO4CB src -m comment --comment "shop/blocks ingress[0].from[0]" -j RETURN
-            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -j RETURN
-            -A KUBE-NWPLCY-TNTXK6C5SRSHSZ4B -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -g KUBE-NWPLCY-33TF7JKRDAF7TUEO
             -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m comment --comment "shop/db isolated by shop/blocks" -g KUBE-NWPLCY-ISOLATED-EGRESS
             -A KUBE-POD-FW-EGRESS -s 10.0.0.1/32 -g KUBE-POD-FW-2RI25T3Q76IA5TZQ
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-TNTXK6C5SRSHSZ4B
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-PS2EGOIVJDM3R6F6
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/blocks, shop/pods" -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN

@@ -136,13 +136,21 @@ fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
         IpSetKind::Ports => Entry::Port(first, protocol, port),
         IpSetKind::Grants => Entry::Grant(first, protocol, port, end(sides[2], flow)),
         IpSetKind::Blocks | IpSetKind::BlockPorts => {
-            return set.entries.keys().any(|entry| match entry {
-                Entry::Block(net) => net.contains(&first),
-                Entry::BlockPort(net, of, at) => {
-                    net.contains(&first) && (*of, *at) == (protocol, port)
+            // The longest network decides.
+            let nets = set.entries.keys().filter_map(|entry| match entry {
+                Entry::Block(net) => Some((net, true)),
+                Entry::Except(net) => Some((net, false)),
+                Entry::BlockPort(net, of, at) if (*of, *at) == (protocol, port) => {
+                    Some((net, true))
                 }
-                _ => false,
+                Entry::ExceptPort(net, of, at) if (*of, *at) == (protocol, port) => {
+                    Some((net, false))
+                }
+                _ => None,
             });
+            let longest = nets.filter(|(net, _)| net.contains(&first));
+            let longest = longest.max_by_key(|(net, _)| net.prefix_len());
+            return longest.is_some_and(|(_, is_in_set)| is_in_set);
         }
         // No connection was terminated, and there is no IPVS service.
         IpSetKind::Cut | IpSetKind::Ipvs => return false,
