@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use weir_model::{Block, Interval, IpFamily, address_number, covering_nets};
 
 /// Addresses that a rule matches: all, or sorted ranges that do not touch.
@@ -42,14 +43,21 @@ impl Addresses {
     }
 
     /// The union.
-    pub(crate) fn or(self, other: Addresses) -> Addresses {
-        match (self, other) {
-            (Addresses::Of { mut v4, mut v6 }, Addresses::Of { v4: four, v6: six }) => {
-                v4.extend(four);
-                v6.extend(six);
-                Addresses::Of { v4: joined(v4), v6: joined(v6) }
-            }
-            _ => Addresses::All,
+    pub(crate) fn union(all: impl IntoIterator<Item = Addresses>) -> Addresses {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for one in all {
+            let Addresses::Of { v4: four, v6: six } = one else { return Addresses::All };
+            v4.extend(four);
+            v6.extend(six);
+        }
+        Addresses::Of { v4: joined(v4), v6: joined(v6) }
+    }
+
+    /// The number of ranges.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Addresses::All => 0,
+            Addresses::Of { v4, v6 } => v4.len() + v6.len(),
         }
     }
 
@@ -57,15 +65,20 @@ impl Addresses {
         matches!(self, Addresses::Of { v4, v6 } if v4.is_empty() && v6.is_empty())
     }
 
-    /// The addresses of one family in the format of HNS: networks, and single addresses without a
-    /// prefix length.
-    pub(crate) fn texts(&self, family: IpFamily) -> Vec<String> {
+    /// The networks that contain exactly the addresses of one family.
+    pub(crate) fn nets(&self, family: IpFamily) -> impl Iterator<Item = IpNet> {
         let ranges = match (self, family) {
-            (Addresses::All, _) => return Vec::new(),
+            (Addresses::All, _) => &[][..],
             (Addresses::Of { v4, .. }, IpFamily::V4) => v4,
             (Addresses::Of { v6, .. }, IpFamily::V6) => v6,
         };
-        let nets = ranges.iter().flat_map(|range| covering_nets(*range, family));
+        ranges.iter().flat_map(move |range| covering_nets(*range, family))
+    }
+
+    /// The addresses of one family in the format of HNS: networks, and single addresses without a
+    /// prefix length.
+    pub(crate) fn texts(&self, family: IpFamily) -> Vec<String> {
+        let nets = self.nets(family);
         nets.map(|net| {
             if net.prefix_len() == net.max_prefix_len() {
                 net.addr().to_string()
@@ -109,8 +122,6 @@ fn common(left: &[Interval], right: &[Interval]) -> Vec<Interval> {
 
 #[cfg(test)]
 mod tests {
-    use ipnet::IpNet;
-
     use super::*;
 
     fn block(text: &str, except: &[&str]) -> Addresses {
@@ -143,7 +154,7 @@ mod tests {
         let (wide, narrow) = (block("10.0.0.0/8", &["10.1.0.0/16"]), block("10.1.0.0/15", &[]));
         assert_eq!(wide.and(&narrow).texts(IpFamily::V4), ["10.0.0.0/16"]);
         assert_eq!(narrow.and(&wide), wide.and(&narrow));
-        assert_eq!(wide.clone().or(narrow).texts(IpFamily::V4), ["10.0.0.0/8"]);
+        assert_eq!(Addresses::union([wide.clone(), narrow]).texts(IpFamily::V4), ["10.0.0.0/8"]);
         assert_eq!(wide.and(&Addresses::All), wide);
         assert!(block("10.0.0.0/8", &[]).and(&block("::/0", &[])).is_empty());
     }

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::{Action, Chain, Peers, PolicyId, Ports, Program, Protocol, Rule, Section};
 
-use crate::{AclAction, addresses::Addresses, render::id};
-
-/// The maximum number of admin clauses. Without a limit, Pass rules could multiply them without
-/// bound.
-const MAX_ADMIN_CLAUSES: usize = 10_000;
+use crate::{
+    AclAction,
+    acl_ports::{AclPorts, AclProtocol},
+    addresses::Addresses,
+    limits::AclLimits,
+    render::id,
+};
 
 /// A condition on the peer and the ports, and an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,32 +23,14 @@ pub(crate) struct Clause {
     pub(crate) ports: AclPorts,
     pub(crate) action: AclAction,
     pub(crate) id: String,
+    /// The policy, unless every pod has the clause.
+    pub(crate) policy: Option<PolicyId>,
 }
 
-/// Ports of one protocol, or all traffic. HNS does not filter SCTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum AclPorts {
-    Any,
-    Tcp(u16, u16),
-    Udp(u16, u16),
-}
-
-impl AclPorts {
-    /// The intersection.
-    fn and(self, other: AclPorts) -> Option<AclPorts> {
-        let both = |(a, b): (u16, u16), (c, d): (u16, u16)| {
-            (a.max(c) <= b.min(d)).then_some((a.max(c), b.min(d)))
-        };
-        match (self, other) {
-            (AclPorts::Any, ports) | (ports, AclPorts::Any) => Some(ports),
-            (AclPorts::Tcp(a, b), AclPorts::Tcp(c, d)) => {
-                both((a, b), (c, d)).map(|(first, last)| AclPorts::Tcp(first, last))
-            }
-            (AclPorts::Udp(a, b), AclPorts::Udp(c, d)) => {
-                both((a, b), (c, d)).map(|(first, last)| AclPorts::Udp(first, last))
-            }
-            _ => None,
-        }
+impl Clause {
+    /// A clause for all traffic.
+    pub(crate) fn everything(action: AclAction, id: String) -> Self {
+        Clause { addresses: Addresses::All, ports: AclPorts::Any, action, id, policy: None }
     }
 }
 
@@ -69,51 +53,67 @@ pub(crate) struct Lowered {
 }
 
 /// Lowers one direction of a pod.
-pub(crate) fn lower(program: &Program, chain: &Chain, direction: &str) -> Lowered {
+pub(crate) fn lower(
+    program: &Program,
+    chain: &Chain,
+    direction: &str,
+    limits: &AclLimits,
+) -> Lowered {
     let mut lowered = Lowered::default();
+    let context = ChainContext { program, direction, limits };
     let grants = chain.isolation.as_ref().map(|sections| {
         let mut grants = Vec::new();
         for section in sections {
-            grants.extend(lowered.section(program, section, direction).map(|(clause, _)| clause));
+            let clauses = lowered.section(&context, section).into_iter();
+            grants.extend(clauses.map(|(clause, _)| clause));
         }
         grants
     });
     lowered.isolation = grants;
     for section in &chain.baseline {
-        let clauses: Vec<_> = lowered.section(program, section, direction).collect();
-        lowered.baseline.extend(clauses.into_iter().map(|(clause, _)| clause));
+        let clauses = lowered.section(&context, section).into_iter();
+        lowered.baseline.extend(clauses.map(|(clause, _)| clause));
     }
     let after = lowered.after_admin();
+    let mut size = 0;
     for section in &chain.admin {
-        let clauses: Vec<_> = lowered.section(program, section, direction).collect();
-        for (clause, action) in clauses {
-            if lowered.admin.len() > MAX_ADMIN_CLAUSES {
-                lowered.close(&section.policy);
-                return lowered;
+        for (clause, action) in lowered.section(&context, section) {
+            let passed = match action {
+                Action::Pass => &after[..],
+                Action::Allow | Action::Deny => &[],
+            };
+            for then in passed {
+                let Some(ports) = clause.ports.and(&then.ports) else { continue };
+                let addresses = clause.addresses.and(&then.addresses);
+                if addresses.is_empty() {
+                    continue;
+                }
+                size += 1 + addresses.len() + ports.len();
+                if size > limits.admin_size {
+                    lowered.close(&section.policy);
+                    return lowered;
+                }
+                lowered.admin.push(Clause { addresses, ports, ..then.clone() });
             }
-            match action {
-                Action::Pass => lowered.admin.extend(after.iter().filter_map(|then| {
-                    let addresses = clause.addresses.and(&then.addresses);
-                    let ports = clause.ports.and(then.ports)?;
-                    let some = !addresses.is_empty();
-                    some.then(|| Clause { addresses, ports, ..then.clone() })
-                })),
-                Action::Allow | Action::Deny => lowered.admin.push(clause),
+            if action != Action::Pass {
+                lowered.admin.push(clause);
             }
         }
     }
     lowered
 }
 
+/// The input for the clauses of a chain.
+struct ChainContext<'a> {
+    program: &'a Program,
+    direction: &'a str,
+    limits: &'a AclLimits,
+}
+
 impl Lowered {
     /// The clauses for a connection that the admin tier does not decide.
     fn after_admin(&self) -> Vec<Clause> {
-        let tail = |action| Clause {
-            addresses: Addresses::All,
-            ports: AclPorts::Any,
-            action,
-            id: "weir:pass".into(),
-        };
+        let tail = |action| Clause::everything(action, "weir:pass".into());
         match &self.isolation {
             Some(grants) => grants.iter().cloned().chain([tail(AclAction::Block)]).collect(),
             None => self.baseline.iter().cloned().chain([tail(AclAction::Allow)]).collect(),
@@ -122,94 +122,86 @@ impl Lowered {
 
     fn close(&mut self, policy: &PolicyId) {
         self.exceeds_limit = Some(policy.clone());
-        self.admin.push(Clause {
-            addresses: Addresses::All,
-            ports: AclPorts::Any,
-            action: AclAction::Block,
-            id: "weir:endless".into(),
-        });
+        self.admin.push(Clause::everything(AclAction::Block, "weir:endless".into()));
     }
 
     /// The clauses of a policy, in order. Peers of one rule share a clause.
-    fn section(
-        &mut self,
-        program: &Program,
-        section: &Section,
-        direction: &str,
-    ) -> impl Iterator<Item = (Clause, Action)> + use<> {
-        let mut clauses: Vec<(Clause, Action, u32)> = Vec::new();
-        for rule in &section.rules {
-            let (parts, has_sctp) = products(program, rule);
+    fn section(&mut self, context: &ChainContext<'_>, section: &Section) -> Vec<(Clause, Action)> {
+        let mut clauses = Vec::new();
+        let one_rule = |one: &Rule, next: &Rule| {
+            (one.origin.rule, one.action) == (next.origin.rule, next.action)
+        };
+        for rules in section.rules.chunk_by(one_rule) {
+            let Some(first) = rules.first() else { continue };
+            let (parts, has_sctp) = products(context, rules);
             if has_sctp {
                 self.without_sctp.insert(section.policy.clone());
-                self.denies_sctp |= rule.action != Action::Allow;
+                self.denies_sctp |= first.action != Action::Allow;
             }
-            for (addresses, ports) in parts {
-                let number = rule.origin.rule;
-                let same = clauses.iter_mut().find(|(clause, action, other)| {
-                    (clause.ports, *action, *other) == (ports, rule.action, number)
-                });
-                match same {
-                    Some((clause, ..)) => {
-                        let before = std::mem::replace(&mut clause.addresses, Addresses::All);
-                        clause.addresses = before.or(addresses);
-                    }
-                    None => {
-                        let action = match rule.action {
-                            Action::Deny => AclAction::Block,
-                            Action::Allow | Action::Pass => AclAction::Allow,
-                        };
-                        let id = id(&section.policy, direction, number);
-                        let clause = Clause { addresses, ports, action, id };
-                        clauses.push((clause, rule.action, number));
-                    }
-                }
-            }
+            let action = match first.action {
+                Action::Deny => AclAction::Block,
+                Action::Allow | Action::Pass => AclAction::Allow,
+            };
+            let id = id(&section.policy, context.direction, first.origin.rule);
+            clauses.extend(parts.into_iter().map(|(ports, addresses)| {
+                let (id, policy) = (id.clone(), Some(section.policy.clone()));
+                (Clause { addresses, ports, action, id, policy }, first.action)
+            }));
         }
-        clauses.into_iter().map(|(clause, action, _)| (clause, action))
+        clauses
     }
 }
 
-/// The traffic that a rule matches, as products of addresses and ports. The flag is true if the
-/// rule also matches SCTP.
-fn products(program: &Program, rule: &Rule) -> (Vec<(Addresses, AclPorts)>, bool) {
+/// The traffic that the rules of one policy rule match, as products of addresses and ports. The
+/// flag is true if they also match SCTP.
+fn products(context: &ChainContext<'_>, rules: &[Rule]) -> (Vec<(AclPorts, Addresses)>, bool) {
+    let members = |set| context.program.sets.get(set).into_iter().flatten();
     let mut has_sctp = false;
-    let mut ports = |protocol, first, last| match protocol {
-        Protocol::Tcp => Some(AclPorts::Tcp(first, last)),
-        Protocol::Udp => Some(AclPorts::Udp(first, last)),
-        Protocol::Sctp => {
-            has_sctp = true;
-            None
-        }
-    };
-    let members = |set| program.sets.get(set).into_iter().flatten();
-    if let Peers::PortSet(set) = &rule.peers {
-        let mut by_port: BTreeMap<AclPorts, Vec<_>> = BTreeMap::new();
-        for member in members(set) {
-            let Some((protocol, port)) = member.port else { continue };
-            if let Some(ports) = ports(protocol, port, port) {
-                by_port.entry(ports).or_default().push(member.address);
+    // The peers of one rule have one list of ports. Comparing a list with itself is cheap.
+    let mut by_list: Vec<(&Ports, Vec<Addresses>)> = Vec::new();
+    let mut by_port: BTreeMap<AclPorts, Vec<_>> = BTreeMap::new();
+    for rule in rules {
+        let addresses = match &rule.peers {
+            Peers::Any => Addresses::All,
+            Peers::Block(block) => Addresses::block(block),
+            Peers::Set(set) => Addresses::hosts(members(set).map(|member| member.address)),
+            Peers::PortSet(set) => {
+                for member in members(set) {
+                    let Some((protocol, port)) = member.port else { continue };
+                    match AclProtocol::new(protocol) {
+                        Some(protocol) => by_port
+                            .entry(AclPorts::range(protocol, port, port))
+                            .or_default()
+                            .push(member.address),
+                        None => has_sctp = true,
+                    }
+                }
+                continue;
             }
+        };
+        match by_list.iter_mut().find(|(list, _)| *list == &rule.ports) {
+            Some((_, all)) => all.push(addresses),
+            None => by_list.push((&rule.ports, vec![addresses])),
         }
-        let parts = by_port.into_iter();
-        let parts = parts.map(|(ports, hosts)| (Addresses::hosts(hosts), ports)).collect();
-        return (parts, has_sctp);
     }
-    let addresses = match &rule.peers {
-        Peers::Any => Addresses::All,
-        Peers::Block(block) => Addresses::block(block),
-        Peers::Set(set) | Peers::PortSet(set) => {
-            Addresses::hosts(members(set).map(|member| member.address))
+    let mut parts: Vec<(AclPorts, Addresses)> = Vec::new();
+    for (ports, all) in by_list {
+        has_sctp |= ports.list().into_iter().flatten().any(|r| r.protocol == Protocol::Sctp);
+        let addresses = Addresses::union(all);
+        if !addresses.is_empty() {
+            let lists = context.limits.port_lists(ports, addresses.len());
+            parts.extend(lists.into_iter().map(|ports| (ports, addresses.clone())));
         }
-    };
-    let port_lists: Vec<AclPorts> = match &rule.ports {
-        Ports::Any => vec![AclPorts::Any],
-        Ports::Of(ranges) => {
-            ranges.iter().filter_map(|r| ports(r.protocol, r.first, r.last)).collect()
-        }
-    };
-    if addresses.is_empty() {
-        return (Vec::new(), has_sctp);
     }
-    (port_lists.into_iter().map(|ports| (addresses.clone(), ports)).collect(), has_sctp)
+    for (ports, hosts) in by_port {
+        let hosts = Addresses::hosts(hosts);
+        match parts.iter_mut().find(|(same, _)| *same == ports) {
+            Some((_, addresses)) => {
+                let others = std::mem::replace(addresses, Addresses::All);
+                *addresses = Addresses::union([others, hosts]);
+            }
+            None => parts.push((ports, hosts)),
+        }
+    }
+    (parts, has_sctp)
 }

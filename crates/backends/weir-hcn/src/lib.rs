@@ -14,6 +14,7 @@
 //! an endpoint stay byte-identical. An endpoint that already has the desired ACLs is not written.
 
 mod acl;
+mod acl_ports;
 mod addresses;
 mod backend;
 mod clause;
@@ -23,6 +24,7 @@ mod file;
 mod host;
 #[cfg(windows)]
 mod library;
+mod limits;
 mod node;
 mod plan;
 mod planner;
@@ -38,6 +40,7 @@ pub use file::StateFile;
 pub use host::{ErrorClass, Host, HostError};
 #[cfg(windows)]
 pub use library::Library;
+pub use limits::AclLimits;
 pub use node::Acls;
 pub use plan::{HcnPlan, Step};
 pub use planner::{Installed, Planner};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use weir_datapath::Shortfall;
 use weir_model::{Direction, Flow, PodId, Program, Verdict};
 
-use crate::{Acl, Rendered, evaluate, render};
+use crate::{Acl, AclLimits, Rendered, evaluate, render::render_within};
 
 /// The ACLs of all pods of a program.
 #[derive(Clone, Debug)]
@@ -20,6 +20,11 @@ pub struct Acls {
 impl Acls {
     /// Renders the ACLs of a program.
     pub fn render(program: &Program) -> Self {
+        Acls::render_within(program, &AclLimits::default())
+    }
+
+    /// Renders the ACLs of a program within these limits.
+    pub fn render_within(program: &Program, limits: &AclLimits) -> Self {
         let mut acls = Acls { pods: BTreeMap::new(), owners: BTreeMap::new() };
         for (id, endpoint) in &program.endpoints {
             let own = endpoint
@@ -28,7 +33,7 @@ impl Acls {
                 .filter(|address| program.owner(**address).is_some_and(|(owner, _)| owner == id));
             let own: Vec<IpAddr> = own.copied().collect();
             acls.owners.extend(own.iter().map(|address| (*address, id.clone())));
-            let rendered = render(id, endpoint, program, &BTreeSet::new());
+            let rendered = render_within(id, endpoint, program, &BTreeSet::new(), limits);
             acls.pods.insert(id.clone(), (own, rendered));
         }
         acls

@@ -20,12 +20,12 @@ use weir_model::{Chain, Direction, Endpoint, IpFamily, PodId, PolicyId, Program,
 
 use crate::{
     Acl, AclAction, AclDirection, PREFIX,
+    acl_ports::{AclPorts, AclProtocol},
     addresses::Addresses,
-    clause::{self, AclPorts, Clause},
+    clause::{self, Clause},
+    limits::AclLimits,
 };
 
-/// The maximum number of addresses in a list, as documented by Microsoft.
-pub(crate) const MAX_LIST_ADDRESSES: usize = 4000;
 /// The maximum length of an id. Windows shows ids as names of rules.
 const MAX_ID_LENGTH: usize = 200;
 
@@ -57,6 +57,17 @@ pub fn render(
     program: &Program,
     host: &BTreeSet<IpAddr>,
 ) -> Rendered {
+    render_within(pod, endpoint, program, host, &AclLimits::default())
+}
+
+/// Renders the ACLs of one pod within these limits.
+pub(crate) fn render_within(
+    pod: &PodId,
+    endpoint: &Endpoint,
+    program: &Program,
+    host: &BTreeSet<IpAddr>,
+    limits: &AclLimits,
+) -> Rendered {
     if endpoint.rules.is_open() {
         return Rendered::default();
     }
@@ -76,6 +87,8 @@ pub fn render(
             },
             families: &families,
             denies_sctp: false,
+            limits,
+            addresses_left: limits.addresses,
             seen: BTreeSet::new(),
             acls: &mut all.acls,
             shortfalls: &mut all.shortfalls,
@@ -94,8 +107,11 @@ struct Renderer<'a> {
     families: &'a [IpFamily],
     /// Whether some SCTP is denied. HNS cannot filter by SCTP port, so all SCTP must be denied.
     denies_sctp: bool,
-    /// The ACLs so far without their ids, to skip duplicates.
-    seen: BTreeSet<Acl>,
+    limits: &'a AclLimits,
+    /// The number of addresses that further ACLs of this direction can have.
+    addresses_left: usize,
+    /// The digests of the ACLs so far without their ids, to skip duplicates.
+    seen: BTreeSet<[u8; 32]>,
     acls: &'a mut Vec<Acl>,
     shortfalls: &'a mut Vec<Shortfall>,
 }
@@ -110,25 +126,19 @@ impl Renderer<'_> {
         // HNS tracks connections, so that replies to the node need no ACL.
         let node = node.filter(|_| self.direction == AclDirection::In);
         let own = Addresses::hosts(node.chain(endpoint.addresses.iter().copied()));
-        let clause = |name: &str, addresses, ports| Clause {
-            addresses,
-            ports,
-            action: AclAction::Allow,
-            id: format!("{PREFIX}{name}-{}", lower_case(self.direction)),
+        let clause = |name: &str, addresses| {
+            let id = format!("{PREFIX}{name}-{}", lower_case(self.direction));
+            Clause { addresses, ..Clause::everything(AclAction::Allow, id) }
         };
-        let own = clause("own", own, AclPorts::Any);
         let nets = ["fe80::/10", "ff02::/16"].into_iter().filter_map(|net| net.parse().ok());
         let nets = nets.map(|net| Addresses::block(&weir_model::Block::new(net, [])));
-        let nets = nets.reduce(Addresses::or);
-        let neighbours = nets.map(|nets| clause("neighbours", nets, AclPorts::Any));
+        let (own, neighbours) = (clause("own", own), clause("neighbours", Addresses::union(nets)));
         self.emit(&own, OWN, &[""]);
-        if let Some(neighbours) = neighbours {
-            self.emit(&neighbours, OWN, &["58"]);
-        }
+        self.emit(&neighbours, OWN, &["58"]);
     }
 
     fn chain(&mut self, program: &Program, chain: &Chain) {
-        let lowered = clause::lower(program, chain, lower_case(self.direction));
+        let lowered = clause::lower(program, chain, lower_case(self.direction), self.limits);
         self.denies_sctp = lowered.denies_sctp;
         for policy in lowered.without_sctp {
             self.add_shortfall(
@@ -145,7 +155,14 @@ impl Renderer<'_> {
         let mut is_closed = self.add_ordered(&lowered.admin, ADMIN);
         match &lowered.isolation {
             Some(grants) => {
-                grants.iter().for_each(|grant| self.add(grant, GRANTS));
+                for grant in grants {
+                    if let (Err(TooLong), Some(policy)) = (self.add(grant, GRANTS), &grant.policy) {
+                        self.add_shortfall(
+                            policy.clone(),
+                            "the addresses of the policies do not fit into ACLs: traffic that some of its rules allow is denied",
+                        );
+                    }
+                }
                 self.add_default(AclAction::Block, ISOLATED);
             }
             None => {
@@ -172,71 +189,81 @@ impl Renderer<'_> {
             if number == last {
                 let what =
                     "the rules alternate too often between allow and deny: later rules are denied";
-                self.shortfalls.push(Shortfall {
-                    pod: self.pod.clone(),
-                    policy: None,
-                    what: what.into(),
-                });
-                self.add_default(AclAction::Block, last);
-                return true;
+                return self.close(None, what, last);
             }
             before = Some(clause.action);
-            self.add(clause, number);
+            if self.add(clause, number).is_err() {
+                let what = "the addresses of the policies do not fit into ACLs: traffic that later rules match is denied";
+                return self.close(clause.policy.clone(), what, last);
+            }
         }
         false
     }
 
-    fn add_default(&mut self, action: AclAction, number: u16) {
-        let id = format!("{PREFIX}tail-{}", lower_case(self.direction));
-        let tail = Clause { addresses: Addresses::All, ports: AclPorts::Any, action, id };
-        self.add(&tail, number);
+    /// Denies the traffic that the rest of a tier would decide, and reports it.
+    fn close(&mut self, policy: Option<PolicyId>, what: &str, last: u16) -> bool {
+        self.shortfalls.push(Shortfall { pod: self.pod.clone(), policy, what: what.into() });
+        self.add_default(AclAction::Block, last);
+        true
     }
 
-    /// Adds a clause for every protocol that it matches.
-    fn add(&mut self, clause: &Clause, number: u16) {
-        match clause.ports {
-            AclPorts::Any if self.denies_sctp && clause.action == AclAction::Allow => {
-                self.emit(clause, number, &ALL_BUT_SCTP);
-            }
-            AclPorts::Any => self.emit(clause, number, &[""]),
-            AclPorts::Tcp(..) => self.emit(clause, number, &["6"]),
-            AclPorts::Udp(..) => self.emit(clause, number, &["17"]),
+    fn add_default(&mut self, action: AclAction, number: u16) {
+        let id = format!("{PREFIX}tail-{}", lower_case(self.direction));
+        self.emit(&Clause::everything(action, id), number, self.protocols(&AclPorts::Any, action));
+    }
+
+    /// The protocols of the ACLs that match these ports.
+    fn protocols(&self, ports: &AclPorts, action: AclAction) -> &'static [&'static str] {
+        match ports {
+            AclPorts::Any if self.denies_sctp && action == AclAction::Allow => &ALL_BUT_SCTP,
+            AclPorts::Any => &[""],
+            AclPorts::Of(AclProtocol::Tcp, _) => &["6"],
+            AclPorts::Of(AclProtocol::Udp, _) => &["17"],
         }
+    }
+
+    /// Adds a clause for every protocol that it matches, if its addresses fit into the limit.
+    fn add(&mut self, clause: &Clause, number: u16) -> Result<(), TooLong> {
+        let protocols = self.protocols(&clause.ports, clause.action);
+        let repeats = protocols.len() * clause.ports.texts(self.limits.list_length).len();
+        let families = self.families.iter();
+        let nets = families.flat_map(|family| clause.addresses.nets(*family));
+        // Count no more than fit: exceptions can need millions of networks.
+        let count = nets.take(self.addresses_left / repeats.max(1) + 1).count() * repeats;
+        self.addresses_left = self.addresses_left.checked_sub(count).ok_or(TooLong)?;
+        self.emit(clause, number, protocols);
+        Ok(())
     }
 
     /// Adds the ACLs of a clause: one per protocol, family and part of a long list.
     fn emit(&mut self, clause: &Clause, number: u16, protocols: &[&str]) {
-        let ports = match clause.ports {
-            AclPorts::Any | AclPorts::Tcp(0, u16::MAX) | AclPorts::Udp(0, u16::MAX) => {
-                String::new()
-            }
-            AclPorts::Tcp(first, last) | AclPorts::Udp(first, last) if first == last => {
-                first.to_string()
-            }
-            AclPorts::Tcp(first, last) | AclPorts::Udp(first, last) => format!("{first}-{last}"),
-        };
+        let max_length = self.limits.list_length.max(1);
         let lists: Vec<String> = match clause.addresses {
             Addresses::All => vec![String::new()],
             _ => {
                 let families = self.families.iter();
                 let texts = families.map(|family| clause.addresses.texts(*family));
                 let lists = texts.flat_map(|texts| {
-                    texts.chunks(MAX_LIST_ADDRESSES).map(|part| part.join(",")).collect::<Vec<_>>()
+                    texts.chunks(max_length).map(|part| part.join(",")).collect::<Vec<_>>()
                 });
                 lists.collect()
             }
         };
-        for protocol in protocols {
-            for list in &lists {
-                let mut acl = Acl::new(clause.id.clone(), self.direction, clause.action, number);
-                acl.protocols = (*protocol).to_owned();
-                acl.remote_addresses = list.clone();
-                match self.direction {
-                    AclDirection::In => acl.local_ports.clone_from(&ports),
-                    AclDirection::Out => acl.remote_ports.clone_from(&ports),
-                }
-                if self.seen.insert(Acl { id: String::new(), ..acl.clone() }) {
-                    self.acls.push(acl);
+        for ports in clause.ports.texts(max_length) {
+            for protocol in protocols {
+                for list in &lists {
+                    let mut acl =
+                        Acl::new(clause.id.clone(), self.direction, clause.action, number);
+                    acl.protocols = (*protocol).to_owned();
+                    acl.remote_addresses = list.clone();
+                    match self.direction {
+                        AclDirection::In => acl.local_ports.clone_from(&ports),
+                        AclDirection::Out => acl.remote_ports.clone_from(&ports),
+                    }
+                    let content = format!("{number} {} {protocol} {ports} {list}", acl.action);
+                    if self.seen.insert(Sha256::digest(content).into()) {
+                        self.acls.push(acl);
+                    }
                 }
             }
         }
@@ -247,6 +274,9 @@ impl Renderer<'_> {
         self.shortfalls.push(Shortfall { pod, policy, what: what.into() });
     }
 }
+
+/// The addresses of a clause exceed the limit.
+struct TooLong;
 
 /// The direction as in ids.
 fn lower_case(direction: AclDirection) -> &'static str {

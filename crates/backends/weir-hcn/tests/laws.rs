@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 use weir_engine::{Locality, compile};
-use weir_hcn::{Acl, Acls, PREFIX, Rendered, RuleType, evaluate, render};
+use weir_hcn::{Acl, AclLimits, Acls, PREFIX, Rendered, RuleType, evaluate, render};
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, World};
 
 fn worlds() -> impl Strategy<Value = World> {
@@ -46,6 +46,29 @@ proptest! {
                 prop_assert!(real >= meant, "{} is allowed, but must be denied", flow);
             } else {
                 prop_assert_eq!(real, meant, "{}", flow);
+            }
+        }
+    }
+
+    #[test]
+    fn limits_change_no_verdict_or_deny_and_report(
+        world in worlds(),
+        flows in vec(weir_testkit::flow(), 1..40),
+        separate_ports in 0_usize..3,
+        list_length in 1_usize..3,
+        (addresses, admin_size) in (0_usize..200, 0_usize..200),
+    ) {
+        let program = compile(&world, Locality::Everywhere);
+        let wide = AclLimits { separate_ports, list_length, ..AclLimits::default() };
+        let (usual, split) = (Acls::render(&program), Acls::render_within(&program, &wide));
+        let narrow = AclLimits { addresses, admin_size, ..wide };
+        let closed = Acls::render_within(&program, &narrow);
+        for flow in &flows {
+            let verdict = usual.verdict(flow);
+            prop_assert_eq!(split.verdict(flow), verdict, "{}", flow);
+            prop_assert!(closed.verdict(flow) >= verdict, "{} must be denied", flow);
+            if closed.verdict(flow) != verdict {
+                prop_assert!(closed.shortfall(flow).is_some(), "{} is denied silently", flow);
             }
         }
     }
