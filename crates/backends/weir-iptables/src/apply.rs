@@ -6,15 +6,15 @@ use std::{
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, Plan as _, TerminateFlows,
 };
-use weir_model::{IpFamily, Name};
-use weir_netfilter::{Connection, Conntrack, ConntrackError, Tuple, block_time};
+use weir_model::{IpFamily, Name, Protocol};
+use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, Tuple};
 use weir_netlink::NetlinkError;
 
 use crate::{
     AcceptForwarded, ChainsAndSets, Entry, Installed, IpSetKind, IptablesPlan, Planner, Step,
     Variant,
     kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
-    replan, skeleton,
+    replan, skeleton, superseded,
 };
 
 /// iptables and ipset in the network namespace of the thread that opened it.
@@ -24,6 +24,8 @@ pub struct Iptables {
     accept_forwarded: AcceptForwarded,
     kernel: Kernel,
     conntrack: Conntrack,
+    /// The replies that a replaced datapath blocked, until this one blocks them.
+    inherited: BTreeSet<BlockedReply>,
     /// The generation of the kernel's rules at which ours were last verified.
     verified: Option<u32>,
     /// The set whose entries are compared next.
@@ -50,6 +52,7 @@ impl Iptables {
             accept_forwarded,
             kernel,
             conntrack,
+            inherited: BTreeSet::new(),
             verified: None,
             next_set: None,
             credit: 0,
@@ -59,6 +62,42 @@ impl Iptables {
     /// Sets whether a last rule in FORWARD accepts the packets of pods.
     pub fn with_accept_forwarded(self, accept_forwarded: AcceptForwarded) -> Self {
         Iptables { accept_forwarded, ..self }
+    }
+
+    /// Blocks replies of connections that a replaced datapath terminated.
+    pub fn with_blocked_replies(self, inherited: BTreeSet<BlockedReply>) -> Self {
+        Iptables { inherited, ..self }
+    }
+
+    /// The replies of terminated connections that the sets block.
+    pub fn blocked_replies(&mut self) -> Result<BTreeSet<BlockedReply>, ApplyError> {
+        let mut replies = BTreeSet::new();
+        for family in IpFamily::BOTH {
+            let read = skeleton::cut(family).map(|set| self.kernel.read_entries(&set));
+            let [senders, receivers] = read;
+            let failed = failed("cannot read the sets of iptables");
+            let (senders, receivers) = (senders.map_err(&failed)?, receivers.map_err(&failed)?);
+            replies.extend(superseded::join_blocked(&senders, &receivers));
+        }
+        Ok(replies)
+    }
+
+    /// The variant of iptables that has the rules.
+    pub fn variant(&self) -> Variant {
+        self.kernel.variant()
+    }
+
+    /// Removes weir's rules, because another datapath replaces them. Rules of kube-router stay, and
+    /// so do the sets.
+    pub fn remove_rules(&mut self) -> Result<(), ApplyError> {
+        let removed = self.kernel.remove_superseded_rules();
+        removed.map_err(failed("cannot remove the rules of iptables"))
+    }
+
+    /// Destroys the sets, except those that rules use.
+    pub fn remove_sets(&mut self) -> Result<(), ApplyError> {
+        let removed = self.kernel.remove_unused_sets();
+        removed.map_err(failed("cannot remove the sets of iptables"))
     }
 
     /// Whether our rules in the kernel match the plan.
@@ -165,32 +204,31 @@ impl TerminateFlows<Planner> for Iptables {
         planner: &mut Planner,
         ending: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
-        let Iptables { kernel, conntrack, verified, .. } = self;
+        let Iptables { kernel, conntrack, inherited, verified, .. } = self;
         conntrack.terminate(ending, |connections| {
-            let blocked = block_replies(kernel, connections);
+            let mut replies: BTreeSet<_> = connections.iter().map(BlockedReply::from).collect();
+            replies.extend(&*inherited);
+            let blocked = block_replies(kernel, &replies);
             blocked.map_err(failed("cannot block the replies of terminated connections"))?;
             // The rules match such replies only after the first connection was terminated.
-            if !connections.is_empty() {
+            if !replies.is_empty() {
                 *verified = None;
                 let plan = planner.match_terminated();
                 kernel.run_plan(&plan).map_err(failed("cannot write the rules of iptables"))?;
             }
+            inherited.clear();
             Ok(())
         })
     }
 }
 
 /// Adds entries that make the rules drop the replies of connections for a limited time.
-fn block_replies(
-    kernel: &mut Kernel,
-    connections: &BTreeSet<Connection>,
-) -> Result<(), KernelError> {
+fn block_replies(kernel: &mut Kernel, replies: &BTreeSet<BlockedReply>) -> Result<(), KernelError> {
     let mut entries: BTreeMap<(Name, u32), Vec<Entry>> = BTreeMap::new();
-    for connection in connections {
-        let seconds = block_time(connection.protocol).as_secs();
-        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
-        let sets = skeleton::cut(IpFamily::from(connection.reply.source));
-        for (set, entry) in sets.into_iter().zip([sender(connection), receiver(connection)]) {
+    for reply in replies {
+        let seconds = u32::try_from(reply.time().as_secs()).unwrap_or(u32::MAX);
+        let sets = skeleton::cut(IpFamily::from(reply.tuple.source));
+        for (set, entry) in sets.into_iter().zip([sender(reply), receiver(reply)]) {
             entries.entry((set, seconds)).or_default().push(entry);
         }
     }
@@ -199,21 +237,21 @@ fn block_replies(
 }
 
 /// The source of the server's packets, and the peer.
-fn sender(connection: &Connection) -> Entry {
-    let Tuple { source, destination, source_port, .. } = connection.reply;
-    entry(connection, source, source_port, destination)
+fn sender(reply: &BlockedReply) -> Entry {
+    let Tuple { source, destination, source_port, .. } = reply.tuple;
+    entry(reply, source, source_port, destination)
 }
 
 /// The destination of the server's packets, and the peer.
-fn receiver(connection: &Connection) -> Entry {
-    let Tuple { source, destination, destination_port, .. } = connection.reply;
-    entry(connection, destination, destination_port, source)
+fn receiver(reply: &BlockedReply) -> Entry {
+    let Tuple { source, destination, destination_port, .. } = reply.tuple;
+    entry(reply, destination, destination_port, source)
 }
 
-fn entry(connection: &Connection, at: IpAddr, port: u16, peer: IpAddr) -> Entry {
-    match connection.port() {
-        Some((protocol, _)) => Entry::Grant(at, protocol, port, peer),
-        None => Entry::Pair(at, connection.protocol, peer),
+fn entry(reply: &BlockedReply, at: IpAddr, port: u16, peer: IpAddr) -> Entry {
+    match Protocol::from_number(reply.protocol) {
+        Some(protocol) => Entry::Grant(at, protocol, port, peer),
+        None => Entry::Pair(at, reply.protocol, peer),
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Kernel {
     variant: Variant,
     /// The infix of the names of the programs.
     middle: &'static str,
+    /// The retries that are left for destroying sets in use.
+    destroy_attempts: usize,
 }
 
 /// Reading or writing rules or sets failed.
@@ -95,7 +97,7 @@ pub(crate) enum KernelError {
 /// The kernel releases a set a little after the last rule that used it. This is the retry interval
 /// for destroying it.
 const DESTROY_RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// The maximum number of attempts.
+/// The maximum number of retries in one plan, for all its sets.
 const DESTROY_ATTEMPTS: usize = 500;
 /// The error code of ipset for a set in use. It is outside the range of `errno`.
 pub(crate) const IPSET_ERR_BUSY: i32 = 4100;
@@ -128,22 +130,39 @@ impl Kernel {
             families,
             variant,
             middle,
+            destroy_attempts: DESTROY_ATTEMPTS,
         })
     }
 
     /// Reads our rules and sets.
     pub(crate) fn read_installed(&mut self) -> Result<Installed, KernelError> {
         let mut installed = Installed { tables: self.read_tables()?, ..Installed::default() };
-        let mut names = Vec::new();
-        self.list_sets(wire::request_names, |message| {
-            names.push(wire::parse_name(message.attributes(wire::NFGENMSG_LENGTH))?);
-            Ok(())
-        })?;
+        let names = self.read_set_names()?;
         for name in names.into_iter().filter(|name| name::is_our_set(name)) {
             let set = self.read_set(&name)?;
             installed.sets.insert(name, set);
         }
         Ok(installed)
+    }
+
+    /// The names of all sets.
+    pub(crate) fn read_set_names(&mut self) -> Result<Vec<Name>, KernelError> {
+        let mut names = Vec::new();
+        self.list_sets(wire::request_names, |message| {
+            names.push(wire::parse_name(message.attributes(wire::NFGENMSG_LENGTH))?);
+            Ok(())
+        })?;
+        Ok(names)
+    }
+
+    /// The entries of a set; none if it does not exist.
+    pub(crate) fn read_entries(&mut self, name: &str) -> Result<Vec<Entry>, KernelError> {
+        Ok(self.read_set(name)?.entries.into_keys().collect())
+    }
+
+    /// The iptables variant that has the rules.
+    pub(crate) fn variant(&self) -> Variant {
+        self.variant
     }
 
     /// Reads a set with its entries. It has no type if the set does not exist.
@@ -273,6 +292,7 @@ impl Kernel {
 
     /// Runs the steps of a plan in order.
     pub(crate) fn run_plan(&mut self, plan: &IptablesPlan) -> Result<(), KernelError> {
+        self.destroy_attempts = DESTROY_ATTEMPTS;
         plan.steps.iter().try_for_each(|step| self.run_step(step))
     }
 
@@ -343,18 +363,21 @@ impl Kernel {
 
     /// Destroys a set. A set that foreign rules use stays.
     fn destroy_set(&mut self, name: &str) -> Result<(), KernelError> {
-        for _ in 0..DESTROY_ATTEMPTS {
+        loop {
             let request = self
                 .request(wire::IPSET_CMD_DESTROY, kind::ACK, |body| wire::write_name(body, name))?;
             match self.send_step(&request, || format!("destroy {name}")) {
                 Err(error) if error.code() == Some(IPSET_ERR_BUSY) => {
+                    if self.destroy_attempts == 0 {
+                        return Ok(());
+                    }
+                    self.destroy_attempts -= 1;
                     thread::sleep(DESTROY_RETRY_INTERVAL);
                 }
                 Err(error) if error.code() == Some(ENOENT) => return Ok(()),
                 result => return result,
             }
         }
-        Ok(())
     }
 
     fn restore_rules(&self, script: &Script) -> Result<(), KernelError> {

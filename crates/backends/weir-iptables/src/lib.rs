@@ -44,6 +44,8 @@ mod merge;
 mod name;
 #[cfg(target_os = "linux")]
 mod namespace;
+#[cfg(target_os = "linux")]
+mod nf_tables;
 mod objects;
 mod order;
 mod plan;
@@ -51,6 +53,8 @@ mod planner;
 mod pod_entries;
 mod replan;
 mod skeleton;
+#[cfg(target_os = "linux")]
+mod superseded;
 mod temporary_set;
 mod text;
 mod wire;

@@ -1,5 +1,5 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -8,7 +8,7 @@ use weir_datapath::{
     TerminateFlows,
 };
 use weir_model::{IpFamily, Name, Protocol};
-use weir_netfilter::{Connection, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
+use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
 
 use crate::{
     Installed, Planner, Step, TableId, Transaction, guard, guard_tables,
@@ -27,6 +27,8 @@ pub struct Nft {
     conntrack: Conntrack,
     blocked: BlockedReplies,
     links: LinkWatch,
+    /// The replies that a replaced datapath blocked, until this one blocks them.
+    inherited: BTreeSet<BlockedReply>,
 }
 
 impl Nft {
@@ -34,8 +36,21 @@ impl Nft {
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
-        let (blocked, links) = (BlockedReplies::default(), LinkWatch::open()?);
-        Ok(Nft { mode, kernel, conntrack, blocked, links })
+        let (blocked, inherited) = (BlockedReplies::default(), BTreeSet::new());
+        Ok(Nft { mode, kernel, conntrack, blocked, links: LinkWatch::open()?, inherited })
+    }
+
+    /// Blocks replies of connections that a replaced datapath terminated.
+    pub fn with_blocked_replies(self, inherited: BTreeSet<BlockedReply>) -> Self {
+        Nft { inherited, ..self }
+    }
+
+    /// The replies of terminated connections that the table blocks.
+    pub fn blocked_replies(&mut self) -> Result<BTreeSet<BlockedReply>, ApplyError> {
+        let installed = self.kernel.read(TableId::Policies);
+        let installed = installed.map_err(failed("cannot read table inet weir"))?;
+        let replies = installed.blocked_replies();
+        Ok(replies.iter().filter_map(|(set, key)| read_blocked(set, key)).collect())
     }
 }
 
@@ -90,9 +105,12 @@ impl TerminateFlows<Planner> for Nft {
         _: &mut Planner,
         ending: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
-        let Nft { kernel, conntrack, blocked, .. } = self;
+        let Nft { kernel, conntrack, blocked, inherited, .. } = self;
         conntrack.terminate(ending, |connections| {
-            blocked.block(kernel, connections.iter().flat_map(replies).collect())
+            let all = connections.iter().map(BlockedReply::from).chain(inherited.iter().copied());
+            blocked.block(kernel, all.flat_map(|reply| replies(&reply)).collect())?;
+            inherited.clear();
+            Ok(())
         })
     }
 }
@@ -185,22 +203,39 @@ impl BlockedReplies {
     }
 }
 
-/// The elements that block the replies of a connection: the reply tuple and its sender.
-fn replies(connection: &Connection) -> [(Name, KeyBytes, Duration); 2] {
-    let Tuple { source, destination, source_port, destination_port } = connection.reply;
-    let time = block_time(connection.protocol);
-    let family = IpFamily::from(source);
-    let tuple = match connection.port() {
-        Some((protocol, _)) => {
+/// The elements that block replies: their tuple and their sender.
+fn replies(reply: &BlockedReply) -> [(Name, KeyBytes, Duration); 2] {
+    let Tuple { source, destination, source_port, destination_port } = reply.tuple;
+    let (family, time) = (IpFamily::from(source), reply.time());
+    let tuple = match reply.protocol_with_ports() {
+        Some(protocol) => {
             let (from, to) = ((source, source_port), (destination, destination_port));
             (names::cut(family), wire::cut_key(from, to, protocol), time)
         }
         None => {
-            let key = wire::cut_pair_key(source, destination, connection.protocol);
+            let key = wire::cut_pair_key(source, destination, reply.protocol);
             (names::cut_pairs_set(family), key, time)
         }
     };
     [tuple, (names::cut_senders_set(family), wire::sender_key(source), time)]
+}
+
+/// The replies that an element of a set blocks. `None` for a sender.
+fn read_blocked(set: &Name, key: &KeyBytes) -> Option<BlockedReply> {
+    let is = |name: fn(IpFamily) -> Name| IpFamily::BOTH.into_iter().find(|one| name(*one) == *set);
+    if let Some(family) = is(names::cut) {
+        let (source, rest) = wire::split_address(family, key.as_slice())?;
+        let (source_port, rest) = wire::split_port(rest)?;
+        let (destination, rest) = wire::split_address(family, rest)?;
+        let (destination_port, rest) = wire::split_port(rest)?;
+        let tuple = Tuple { source, destination, source_port, destination_port };
+        return Some(BlockedReply { protocol: *rest.first()?, tuple });
+    }
+    let family = is(names::cut_pairs_set)?;
+    let (source, rest) = wire::split_address(family, key.as_slice())?;
+    let (destination, rest) = wire::split_address(family, rest)?;
+    let tuple = Tuple { source, destination, source_port: 0, destination_port: 0 };
+    Some(BlockedReply { protocol: *rest.first()?, tuple })
 }
 
 fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
@@ -213,5 +248,30 @@ fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
             _ => ApplyErrorKind::Unavailable,
         };
         ApplyError { kind, what: what.to_owned(), source: error.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_elements_of_a_blocked_reply_can_be_read_back() {
+        let reply = |[source, destination]: [&str; 2], protocol, source_port, destination_port| {
+            let [source, destination] =
+                [source, destination].map(|text| text.parse().expect("an address"));
+            let tuple = Tuple { source, destination, source_port, destination_port };
+            BlockedReply { protocol, tuple }
+        };
+        for one in [
+            reply(["10.0.0.2", "10.0.0.1"], 6, 80, 40_000),
+            reply(["fd00::2", "fd00::1"], 17, 53, 40_001),
+            reply(["10.0.0.2", "10.0.0.1"], 47, 0, 0),
+            reply(["fd00::2", "fd00::1"], 6, 0, 0),
+        ] {
+            let [tuple, sender] = replies(&one);
+            assert_eq!(read_blocked(&tuple.0, &tuple.1), Some(one));
+            assert_eq!(read_blocked(&sender.0, &sender.1), None);
+        }
     }
 }

@@ -129,6 +129,20 @@ pub(crate) fn cut_pair_key(source: IpAddr, destination: IpAddr, protocol: u8) ->
     KeyBytes::default().address(source).address(destination).push(&[protocol])
 }
 
+/// The address at the start of a key, and the rest.
+pub(crate) fn split_address(family: IpFamily, key: &[u8]) -> Option<(IpAddr, &[u8])> {
+    match family {
+        IpFamily::V4 => key.split_first_chunk::<4>().map(|(bytes, rest)| ((*bytes).into(), rest)),
+        IpFamily::V6 => key.split_first_chunk::<16>().map(|(bytes, rest)| ((*bytes).into(), rest)),
+    }
+}
+
+/// The port at the start of a key, and the rest after its padding.
+pub(crate) fn split_port(key: &[u8]) -> Option<(u16, &[u8])> {
+    let ([high, low, ..], rest) = key.split_first_chunk::<4>()?;
+    Some((u16::from_be_bytes([*high, *low]), rest))
+}
+
 /// An element as the kernel stores it. An interval takes two elements.
 pub(crate) fn elements(
     kind: SetKind,

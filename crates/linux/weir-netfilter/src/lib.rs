@@ -15,6 +15,8 @@
 
 #[cfg(target_os = "linux")]
 mod address;
+#[cfg(target_os = "linux")]
+mod blocked_reply;
 mod connection;
 #[cfg(target_os = "linux")]
 mod conntrack;
@@ -33,6 +35,8 @@ mod terminate;
 
 #[cfg(target_os = "linux")]
 pub use address::own_addresses;
+#[cfg(target_os = "linux")]
+pub use blocked_reply::BlockedReply;
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]
 pub use conntrack::{Conntrack, ConntrackError};
