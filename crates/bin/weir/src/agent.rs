@@ -251,6 +251,7 @@ impl AgentCommand {
             source: self.source()?,
             node: self.node.as_deref().unwrap_or_default().into(),
             machine_addresses: platform::MACHINE_ADDRESSES,
+            surroundings: None,
             datapath: self.datapath.profile().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
             established: match self.established {

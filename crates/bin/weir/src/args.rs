@@ -8,7 +8,7 @@ use crate::{
     agent::AgentCommand, completions::CompletionsCommand, controller::ControllerCommand,
     crds::CrdsCommand, demo::DemoCommand, diff::DiffCommand, drops::DropsCommand,
     explain::ExplainCommand, lint::LintCommand, matrix::MatrixCommand, render::RenderCommand,
-    test::TestCommand, version::VersionCommand,
+    status::StatusCommand, test::TestCommand, version::VersionCommand,
 };
 
 /// Test, explain, draw, compare and enforce Kubernetes network policies
@@ -35,6 +35,7 @@ pub(crate) enum Command {
     Agent(AgentCommand),
     Controller(Box<ControllerCommand>),
     Drops(DropsCommand),
+    Status(StatusCommand),
     Demo(DemoCommand),
     Crds(CrdsCommand),
     Completions(CompletionsCommand),

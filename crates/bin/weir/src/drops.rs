@@ -156,7 +156,7 @@ impl DropsCommand {
 }
 
 /// Requests a path of the agent and returns the body.
-fn fetch(agent: &str, path: &str, wait: u64) -> anyhow::Result<String> {
+pub(crate) fn fetch(agent: &str, path: &str, wait: u64) -> anyhow::Result<String> {
     let address = agent.to_socket_addrs()?.next().context("the name does not resolve")?;
     let mut stream = TcpStream::connect_timeout(&address, HTTP_TIMEOUT)?;
     stream.set_read_timeout(Some(HTTP_TIMEOUT + Duration::from_secs(wait)))?;

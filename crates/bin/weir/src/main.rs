@@ -33,6 +33,7 @@ mod platform;
 mod present;
 mod render;
 mod source;
+mod status;
 mod test;
 mod version;
 mod why;
@@ -72,6 +73,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Agent(agent) => agent.run(),
         Command::Controller(controller) => controller.run(),
         Command::Drops(drops) => drops.run(out),
+        Command::Status(status) => status.run(out),
         Command::Demo(demo) => demo.run(out),
         Command::Crds(crds) => crds.run(out),
         Command::Completions(completions) => completions.run(out),

@@ -5,6 +5,7 @@
 
 mod guard;
 mod input;
+mod inspection;
 mod nodes;
 mod plugins;
 
@@ -27,6 +28,7 @@ use crate::{
 use guard::GuardState;
 use input::InputState;
 pub(crate) use input::SourceState;
+use inspection::Inspector;
 pub(crate) use plugins::Plugins;
 
 /// The minimum time between two transactions. Changes that arrive meanwhile share the next one.
@@ -54,6 +56,7 @@ pub(crate) struct Agent<D: Datapath> {
     guard: GuardState,
     applies: Applies,
     kernel: KernelSettings,
+    inspector: Inspector,
     sysctls: Sysctls,
     due: Schedule,
     reporter: Reporter,
@@ -104,6 +107,7 @@ impl<D: Datapath> Agent<D> {
             guard,
             applies: Applies::default(),
             kernel: KernelSettings::here(),
+            inspector: Inspector::new(options.surroundings.clone(), now),
             sysctls: options.sysctls,
             due: Schedule {
                 apply: now,
@@ -171,6 +175,7 @@ impl<D: Datapath> Agent<D> {
             self.due.retry = None;
             self.ledger.retry();
         }
+        self.inspect(now);
         if !self.ledger.is_up_to_date() && now >= self.due.apply {
             self.apply();
         }
@@ -179,6 +184,7 @@ impl<D: Datapath> Agent<D> {
         if self.ledger.has_flows_to_terminate() && now >= self.due.terminate {
             self.terminate_flows(now);
         }
+        self.remove_superseded(now);
         self.reporter.remind(now);
         if now >= self.due.bridges {
             self.due.bridges = now + BRIDGE_INTERVAL;
@@ -198,7 +204,8 @@ impl<D: Datapath> Agent<D> {
         let terminate = self.ledger.has_flows_to_terminate().then_some(due.terminate);
         let count = due.needs_count.then_some(due.count);
         let reply = self.plugins.as_ref().and_then(Plugins::deadline);
-        let rest = [apply, terminate, count, reply, due.retry, Some(due.bridges)];
+        let inspect = self.inspector.deadline();
+        let rest = [apply, terminate, count, reply, inspect, due.retry, Some(due.bridges)];
         rest.into_iter().flatten().fold(due.drift, Instant::min)
     }
 
@@ -279,6 +286,9 @@ impl<D: Datapath> Agent<D> {
         };
         span.record("outcome", outcome).record("rejected", self.ledger.rejected().len());
         self.due.needs_count = true;
+        if !matches!(self.applies.last, Some(Ok(()))) {
+            self.inspector.hasten(end);
+        }
         self.applies.last = Some(error.clone().map_or(Ok(()), Err));
         let retry_in = retry_delay(attempts);
         let is_success = error.is_none();

@@ -26,6 +26,7 @@ mod report;
 mod reporter;
 mod run;
 mod source;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -36,3 +37,4 @@ pub use kernel_settings::Sysctls;
 pub use lock::LockError;
 pub use run::{AgentError, AgentOptions, MachineAddresses, cleanup, once, run};
 pub use source::Source;
+pub use surroundings::{BlindSpot, Effect, Inspection, Leftover, LeftoverKind, Surroundings};

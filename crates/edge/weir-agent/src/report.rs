@@ -16,7 +16,7 @@ use weir_datapath::Rejected;
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
-use crate::{AgentOptions, drops::Ring, http, metrics::AgentMetrics};
+use crate::{AgentOptions, Leftover, LeftoverKind, drops::Ring, http, metrics::AgentMetrics};
 
 /// The loop counts as hung after this long without a heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,6 +59,8 @@ pub(crate) struct AgentStatus {
     pub(crate) rejected: Vec<RejectedEndpoint>,
     pub(crate) findings: Vec<FindingReport>,
     pub(crate) unread: Vec<FindingReport>,
+    /// Rules of other policy engines, and of weir's other datapaths.
+    pub(crate) leftovers: Vec<Leftover>,
     pub(crate) warnings: Vec<String>,
     /// The warnings about packets that bypass the rules.
     #[serde(skip)]
@@ -186,6 +188,7 @@ impl AgentReport {
             rejected: Vec::new(),
             findings: Vec::new(),
             unread: Vec::new(),
+            leftovers: Vec::new(),
             warnings: Vec::new(),
             bypasses: Vec::new(),
             drops_unavailable: None,
@@ -266,6 +269,8 @@ impl AgentStatus {
         reasons.extend(self.rejected.iter().map(|RejectedEndpoint { pod, error, .. }| {
             format!("the datapath rejects the rules of {pod}: {error}")
         }));
+        let superseded = self.leftovers.iter().filter(|one| one.kind == LeftoverKind::Superseded);
+        reasons.extend(superseded.map(Leftover::line));
         reasons.extend(self.bypasses.iter().cloned());
         reasons
     }

@@ -5,6 +5,7 @@
 
 mod counts;
 mod drops;
+mod surroundings;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use weir_model::{Finding, Name, PodId, Program, Severity};
 use weir_runtime::time::rfc3339;
 
 use crate::{
-    AgentOptions,
+    AgentOptions, BlindSpot,
     agent::SourceState,
     metrics::label,
     policy_events,
@@ -54,6 +55,8 @@ pub(crate) struct Reporter {
 struct Warnings {
     /// Packets bypass the rules, because of these settings of bridges.
     bridges: Vec<String>,
+    /// The rules do not apply to these pods.
+    blind_spots: BTreeSet<BlindSpot>,
     /// Why the datapath does not report dropped packets.
     drops: Option<String>,
     /// Shortfalls and warnings of the datapath.
@@ -342,15 +345,16 @@ impl Reporter {
     }
 
     fn update_warnings(&self) {
-        let Warnings { bridges, drops, datapath, guard } = &self.warnings;
-        let all = bridges.iter().chain(drops).chain(datapath).chain(guard);
+        let Warnings { bridges, blind_spots, drops, datapath, guard } = &self.warnings;
+        let (bypasses, blind_spots) = surroundings::split(bridges, blind_spots);
+        let all = bypasses.iter().chain(&blind_spots).chain(drops).chain(datapath).chain(guard);
         let all: Vec<String> = all.cloned().collect();
         let mut status = self.report.status();
         let is_new = |warning: &&String| !status.warnings.contains(warning);
         all.iter().filter(is_new).for_each(|warning| tracing::warn!("{warning}"));
-        self.report.metrics.warnings.set(gauge_value(all.len()));
+        self.report.metrics.warnings.set(gauge_value(all.len() + status.leftovers.len()));
         status.warnings = all;
-        status.bypasses.clone_from(bridges);
+        status.bypasses = bypasses;
         status.drops_unavailable.clone_from(drops);
     }
 }

@@ -18,7 +18,7 @@ use weir_model::{Name, Verdict};
 use weir_runtime::http::{ListenError, bind};
 
 use crate::{
-    AgentEvent, Source, Sysctls,
+    AgentEvent, Source, Surroundings, Sysctls,
     agent::{Agent, Plugins},
     cni::{self, PluginSocket},
     http::Offer,
@@ -47,6 +47,8 @@ pub struct AgentOptions {
     /// Lists the addresses of this machine, to recognise the name of another node. `None` if the
     /// platform cannot.
     pub machine_addresses: Option<MachineAddresses>,
+    /// The node around the rules. `None` if the platform cannot inspect it.
+    pub surroundings: Option<Arc<dyn Surroundings>>,
     /// The name of the datapath.
     pub datapath: &'static str,
     /// Whether denied packets are dropped or only reported.

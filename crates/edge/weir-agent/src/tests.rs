@@ -4,6 +4,7 @@
 
 mod guard;
 mod kubernetes_events;
+mod surroundings;
 
 use std::{
     collections::BTreeSet,
@@ -59,6 +60,7 @@ fn options(source: &Path) -> AgentOptions {
         source: Source::Folder(source.into()),
         node: "n1".into(),
         machine_addresses: None,
+        surroundings: None,
         datapath: "memory",
         mode: Mode::Enforce,
         established: Established::Cut,
@@ -89,8 +91,13 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Bench::with(|options| options)
+    }
+
+    /// An agent with other options.
+    fn with(change: impl FnOnce(AgentOptions) -> AgentOptions) -> Self {
         let disk = tempfile::tempdir().unwrap();
-        let options = options(disk.path());
+        let options = change(options(disk.path()));
         let memory = Memory::default();
         let report = Arc::new(AgentReport::new(&options));
         let now = Instant::now();

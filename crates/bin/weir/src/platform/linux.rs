@@ -1,13 +1,17 @@
 //! The datapaths that run on Linux.
 
-use std::time::Duration;
+mod surroundings;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner};
+use weir_inspect::Filter;
 use weir_iptables::Iptables;
 use weir_model::Program;
-use weir_netfilter::{LogError, PacketLog, report};
+use weir_netfilter::{BlockedReply, LogError, PacketLog, report};
 use weir_nft::Nft;
 
+use self::surroundings::{LinuxSurroundings, filter_of};
 use crate::{
     agent::AgentCommand,
     datapath::{DatapathKind, PacketFilter, RunAgent},
@@ -34,6 +38,12 @@ pub(crate) trait Open: Datapath + Send + Sized {
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError>;
 
+    /// The packet filter of the kernel that it writes to.
+    fn filter(&self) -> Filter;
+
+    /// Takes over the replies that a replaced datapath blocks.
+    fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self;
+
     /// Applies the options of the agent that only this datapath has.
     fn configure(self, _agent: &AgentCommand) -> Self {
         self
@@ -47,6 +57,14 @@ impl Open for Nft {
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
         Nft::open(mode)
     }
+
+    fn filter(&self) -> Filter {
+        Filter::Nftables
+    }
+
+    fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self {
+        self.with_blocked_replies(replies)
+    }
 }
 
 impl Open for Iptables {
@@ -54,6 +72,14 @@ impl Open for Iptables {
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
         Iptables::open(mode, None)
+    }
+
+    fn filter(&self) -> Filter {
+        filter_of(self.variant())
+    }
+
+    fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self {
+        self.with_blocked_replies(replies)
     }
 
     fn configure(self, agent: &AgentCommand) -> Self {
@@ -71,9 +97,12 @@ const fn packet_filter<D: Open>() -> PacketFilter {
 
 /// Runs the agent.
 fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
-    let options = agent.options()?;
-    let datapath = D::open_with(options.mode).map_err(|error| Failure::new(error, D::HINT))?;
-    let datapath = datapath.configure(agent);
+    let mut options = agent.options()?;
+    let failed = |error| Failure::new(error, D::HINT);
+    let datapath = D::open_with(options.mode).map_err(failed)?.configure(agent);
+    let surroundings = LinuxSurroundings { own: datapath.filter() };
+    let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
+    options.surroundings = Some(Arc::new(surroundings));
     agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))
 }
 

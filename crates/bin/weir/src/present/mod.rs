@@ -12,6 +12,7 @@ pub(crate) mod matrix;
 pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod progress;
+pub(crate) mod status;
 pub(crate) mod style;
 pub(crate) mod svg;
 pub(crate) mod table;

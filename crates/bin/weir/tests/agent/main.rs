@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+mod blind;
+mod change;
 mod filter;
 mod iptables;
 mod life;
@@ -56,6 +58,16 @@ fn main() -> ExitCode {
             with(filter, "cleanup_leaves_only_foreign_rules", iptables::cleanup),
         ]);
     }
+    let filters = [Filter::Nftables, Filter::IptablesNft, Filter::IptablesLegacy];
+    for (from, to) in filters.into_iter().flat_map(|from| filters.map(|to| (from, to))) {
+        if from != to {
+            let name = format!("the_datapath_changes_without_a_gap_from_{from:?}_to_{to:?}");
+            trials.push(trial(name, move || change::changes(from, to)));
+        }
+    }
+    trials.push(trial("rules_of_other_policy_engines_are_named", change::others_are_named));
+    trials.push(trial("pods_that_bypass_the_rules_are_reported", blind::macvlan));
+    trials.push(trial("an_undeclared_address_is_reported", blind::undeclared_address));
     weir_trials::main(|| trials)
 }
 

@@ -47,6 +47,11 @@ impl Node {
         node
     }
 
+    /// The same node, whose next agents use another packet filter.
+    pub(crate) fn with_filter(self, filter: Filter) -> Self {
+        Node { filter, programs: filter.programs(), ..self }
+    }
+
     /// Writes a file of the folder.
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.folder.path().join(name), text).unwrap();

@@ -79,6 +79,7 @@ impl Bench {
             source: Source::Folder(disk.path().into()),
             node: "n1".into(),
             machine_addresses: None,
+            surroundings: None,
             datapath: "memory",
             mode: Mode::Enforce,
             established: Established::Cut,

@@ -1,0 +1,195 @@
+//! The node around the rules on Linux, and the change from one datapath to another.
+//!
+//! A backend knows no other backend. Here, the rules of the old datapath stay in force until the
+//! new one enforces everything. So a packet meets both, and passes only if both allow it. The new
+//! datapath also takes over the replies that the old one blocks.
+
+use std::{collections::BTreeSet, io};
+
+use weir_agent::{BlindSpot, Effect, Inspection, Leftover, LeftoverKind, Surroundings};
+use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Mode};
+use weir_inspect::{
+    Bypass, Filter, Owner, PodAddresses, PolicyRules, find_bypasses, find_policy_rules,
+    find_redirecting_links,
+};
+use weir_iptables::{Iptables, Variant};
+use weir_model::{Direction, PodId, Program, RuleSet};
+use weir_netfilter::BlockedReply;
+use weir_nft::Nft;
+
+/// The surroundings of a datapath that writes to one packet filter.
+#[derive(Debug)]
+pub(super) struct LinuxSurroundings {
+    pub(super) own: Filter,
+}
+
+impl LinuxSurroundings {
+    /// Other rules than those of the agent's own datapath.
+    fn other_rules(&self) -> io::Result<Vec<PolicyRules>> {
+        let is_own = |rules: &PolicyRules| match rules.owner {
+            Owner::Weir => rules.filter == self.own,
+            // With iptables, the agent takes over kube-router's chains in the same filter.
+            Owner::KubeRouter => rules.filter == self.own && self.own != Filter::Nftables,
+            _ => false,
+        };
+        Ok(find_policy_rules()?.into_iter().filter(|rules| !is_own(rules)).collect())
+    }
+
+    /// The replies that weir's other datapaths block.
+    pub(super) fn blocked_replies(&self) -> Result<BTreeSet<BlockedReply>, ApplyError> {
+        let mut replies = BTreeSet::new();
+        let weirs = |rules: &PolicyRules| rules.owner == Owner::Weir;
+        // The agent reports a failed inspection when it runs.
+        for rules in self.other_rules().unwrap_or_default().into_iter().filter(weirs) {
+            match (rules.filter, self.own) {
+                (Filter::Nftables, _) => {
+                    replies.extend(Nft::open(Mode::Enforce)?.blocked_replies()?);
+                }
+                (Filter::IptablesNft | Filter::IptablesLegacy, Filter::Nftables) => {
+                    replies.extend(open_iptables(rules.filter)?.blocked_replies()?);
+                }
+                // The variants of iptables share their sets.
+                _ => (),
+            }
+        }
+        Ok(replies)
+    }
+}
+
+impl Surroundings for LinuxSurroundings {
+    fn inspect(&self, program: &Program) -> io::Result<Inspection> {
+        let leftovers = self.other_rules()?.iter().map(leftover).collect();
+        let is_selected =
+            |rules: &RuleSet| Direction::BOTH.into_iter().any(|one| !rules.chain(one).is_open());
+        let selected = program.endpoints.iter().filter(|(_, one)| is_selected(&one.rules));
+        let pods: Vec<PodAddresses<'_>> = selected
+            .map(|(pod, endpoint)| PodAddresses { pod, addresses: &endpoint.addresses })
+            .collect();
+        let addresses = program.endpoints.values().flat_map(|endpoint| &endpoint.addresses);
+        let declared = addresses.copied().collect();
+        let found = find_bypasses(&pods, &declared)?;
+        let bypasses = found.into_iter().map(|(bypass, pod)| blind_spot(&bypass, pod));
+        let redirects = find_redirecting_links()?.into_iter().map(|link| redirect(&link));
+        let blind_spots = bypasses.chain(redirects).collect();
+        Ok(Inspection { leftovers, blind_spots })
+    }
+
+    fn remove_superseded(&self) -> Result<(), ApplyError> {
+        let failed = |source: io::Error| ApplyError {
+            kind: ApplyErrorKind::Unavailable,
+            what: "cannot find the rules of weir's other datapaths".into(),
+            source: source.into(),
+        };
+        let rules = self.other_rules().map_err(failed)?;
+        for rules in rules.iter().filter(|rules| rules.owner == Owner::Weir) {
+            match rules.filter {
+                Filter::Nftables => Nft::open(Mode::Enforce)?.remove()?,
+                filter => open_iptables(filter)?.remove_rules()?,
+            }
+        }
+        // kube-router's rules in the other variant may use sets of the same names.
+        let is_kube_router = |rules: &PolicyRules| rules.owner == Owner::KubeRouter;
+        if self.own == Filter::Nftables && !rules.iter().any(is_kube_router) {
+            open_iptables(Filter::IptablesNft)?.remove_sets()?;
+        }
+        Ok(())
+    }
+}
+
+/// The packet filter of a variant of iptables.
+pub(super) fn filter_of(variant: Variant) -> Filter {
+    match variant {
+        Variant::Nft => Filter::IptablesNft,
+        Variant::Legacy => Filter::IptablesLegacy,
+    }
+}
+
+fn open_iptables(filter: Filter) -> Result<Iptables, ApplyError> {
+    let variant = match filter {
+        Filter::IptablesLegacy => Variant::Legacy,
+        _ => Variant::Nft,
+    };
+    Iptables::open(Mode::Enforce, Some(variant))
+}
+
+fn leftover(rules: &PolicyRules) -> Leftover {
+    let sign = rules.sign;
+    let text = match rules.filter {
+        Filter::Nftables => format!("nftables, table {sign}"),
+        Filter::IptablesNft => format!("iptables-nft, chain {sign}"),
+        Filter::IptablesLegacy => format!("iptables-legacy, chain {sign}"),
+        Filter::Ebpf => format!("eBPF, link {sign}"),
+    };
+    let (owner, hint) = match rules.owner {
+        Owner::Weir => (
+            "weir's previous datapath",
+            "the agent removes them when its own rules are in force; if they stay, see the log",
+        ),
+        Owner::KubeRouter => (
+            "kube-router",
+            "turn its network policies off (kube-router: --run-firewall=false; k3s: --disable-network-policy), then run `kube-router --cleanup-config`, or restart the node",
+        ),
+        Owner::Calico => (
+            "Calico",
+            "if Calico is removed, restart the node; if it stays for networking, its policies still apply",
+        ),
+        Owner::Cilium => (
+            "Cilium",
+            "if Cilium is removed, restart the node; if it stays for networking, set its enable-policy to never, and note that its eBPF programs can forward packets past weir's rules",
+        ),
+        Owner::KubeNetworkPolicies => (
+            "kube-network-policies",
+            "remove its DaemonSet (kindnet: start it without network policies), then delete the table with `nft delete table`",
+        ),
+    };
+    let kind = match rules.owner {
+        Owner::Weir => LeftoverKind::Superseded,
+        _ => LeftoverKind::Foreign,
+    };
+    Leftover { owner, rules: text, hint, kind }
+}
+
+fn redirect(link: &str) -> BlindSpot {
+    BlindSpot {
+        effect: Effect::Warning,
+        cause:
+            "eBPF programs or redirects of tc at links of pods can forward packets past the rules"
+                .into(),
+        hint: "remove the program that attached them, if it does more than monitor",
+        pod: format!("link {link}"),
+    }
+}
+
+fn blind_spot(bypass: &Bypass, pod: &PodId) -> BlindSpot {
+    const VETH: &str = "use a CNI plugin with routed or bridged veth pairs for these pods";
+    let pod = pod.to_string();
+    match bypass {
+        Bypass::Elsewhere { link } => BlindSpot {
+            effect: Effect::NotReady,
+            cause: format!(
+                "policies do not apply to pods that the node reaches over {link}, because their packets do not pass the node's rules (as with macvlan, ipvlan, SR-IOV or Open vSwitch)"
+            ),
+            hint: VETH,
+            pod,
+        },
+        Bypass::Netkit => BlindSpot {
+            effect: Effect::NotReady,
+            cause: "policies do not apply to pods behind netkit links, because eBPF programs forward their packets"
+                .into(),
+            hint: VETH,
+            pod,
+        },
+        Bypass::NoRoute => BlindSpot {
+            effect: Effect::Warning,
+            cause: "policies may not apply to pods to which the node has no route".into(),
+            hint: VETH,
+            pod,
+        },
+        Bypass::UndeclaredAddress(address) => BlindSpot {
+            effect: Effect::Warning,
+            cause: "policies do not apply to addresses that the status of a pod lacks".into(),
+            hint: "turn the address family off in these pods, or make the cluster dual-stack",
+            pod: format!("{pod} ({address})"),
+        },
+    }
+}

@@ -1,0 +1,101 @@
+//! The state of an agent, as `/status` reports it.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::{
+    plain::Plain,
+    style::{Painted, STRONG},
+};
+
+/// Writes a summary.
+pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Plain(text).to_string(),
+        Value::Null => "-".into(),
+        other => Plain(other).to_string(),
+    };
+    let ready = if status["ready"] == true { "ready" } else { "not ready" };
+    writeln!(out, "{}", Painted(STRONG, ready))?;
+    let reasons = status["reasons"].as_array().into_iter().flatten();
+    for reason in reasons.clone() {
+        writeln!(out, "  {}", text(reason))?;
+    }
+    for (name, value) in [
+        ("node", &status["node"]),
+        ("version", &status["version"]),
+        ("datapath", &status["datapath"]),
+        ("mode", &status["mode"]),
+        ("source", &status["source"]["path"]),
+        ("last apply", &status["lastApply"]["outcome"]),
+    ] {
+        writeln!(out, "{name:10}  {}", text(value))?;
+    }
+    let counts = status["counts"].as_object().into_iter().flatten();
+    let counts: Vec<String> =
+        counts.map(|(name, count)| format!("{} {}", text(count), Plain(name))).collect();
+    writeln!(out, "{:10}  {}", "counts", counts.join(", "))?;
+    // A warning because of which the agent is not ready is listed above.
+    let is_new = |warning: &&Value| !reasons.clone().any(|reason| reason == *warning);
+    let warnings = status["warnings"].as_array().into_iter().flatten().filter(is_new);
+    section(out, "warnings", warnings.map(text))?;
+    let leftovers = status["leftovers"].as_array().into_iter().flatten();
+    let line = |one: &Value| {
+        format!("{} ({}): {}", text(&one["owner"]), text(&one["rules"]), text(&one["hint"]))
+    };
+    section(out, "other rules that filter packets of pods", leftovers.map(line))
+}
+
+fn section(
+    out: &mut dyn Write,
+    title: &str,
+    lines: impl Iterator<Item = String>,
+) -> io::Result<()> {
+    let mut lines = lines.peekable();
+    if lines.peek().is_some() {
+        writeln!(out, "{}", Painted(STRONG, title))?;
+    }
+    lines.try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_lists_each_problem_once() {
+        let status = json!({
+            "ready": false,
+            "reasons": ["a bridge bypasses the rules"],
+            "version": "0.1.0", "node": "n1\u{1b}[2J", "datapath": "nftables", "mode": "enforce",
+            "source": {"path": "the cluster", "inSync": true},
+            "counts": {"policies": 2, "endpoints": 3},
+            "lastApply": {"outcome": "applied"},
+            "warnings": ["a bridge bypasses the rules", "drops are unavailable"],
+            "leftovers": [{"owner": "kube-router", "rules": "chain X", "hint": "remove it"}],
+        });
+        let mut out = Vec::new();
+        write(&mut out, &status).expect("memory");
+        let text = anstream::adapter::strip_str(&String::from_utf8_lossy(&out)).to_string();
+        expect![[r#"
+            not ready
+              a bridge bypasses the rules
+            node        n1�[2J
+            version     0.1.0
+            datapath    nftables
+            mode        enforce
+            source      the cluster
+            last apply  applied
+            counts      2 policies, 3 endpoints
+            warnings
+              drops are unavailable
+            other rules that filter packets of pods
+              kube-router (chain X): remove it
+        "#]]
+        .assert_eq(&text);
+    }
+}

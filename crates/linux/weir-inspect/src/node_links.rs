@@ -1,0 +1,252 @@
+//! The links of the node, its routes to pods, and its neighbours, over rtnetlink.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use rustix::io::Errno;
+use weir_netlink::{
+    Attributes, Body, Header, Malformed, Message, MessageWriter, NetlinkError, NetlinkProtocol,
+    Socket, kind,
+};
+
+/// A link of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) name: String,
+    /// The kind of a virtual link, such as `veth`. Empty for a physical one.
+    pub(crate) kind: String,
+}
+
+/// The way from the node to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Over the link with this index.
+    Over(u32),
+    /// It is an address of the node itself.
+    Own,
+    /// The node has no route to it.
+    Missing,
+}
+
+/// An address that the node resolved to a station on a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    pub(crate) link: u32,
+    pub(crate) address: IpAddr,
+    /// The hardware address.
+    pub(crate) station: Vec<u8>,
+}
+
+/// Reads links, routes and neighbours.
+pub(crate) struct RouteSocket {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl RouteSocket {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(RouteSocket { socket: Socket::open(NetlinkProtocol::Route)?, sequence: 0 })
+    }
+
+    /// The links, by index.
+    pub(crate) fn links(&mut self) -> io::Result<BTreeMap<u32, Link>> {
+        let mut links = BTreeMap::new();
+        let body = |body: &mut Body<'_>| {
+            body.fixed(&[0; IFINFOMSG_LENGTH]).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        };
+        self.query(RTM_GETLINK, kind::DUMP, body, |message| {
+            if let Some(index) = word(message, 4) {
+                links.insert(index, parse_link(message.attributes(IFINFOMSG_LENGTH))?);
+            }
+            Ok(())
+        })?;
+        Ok(links)
+    }
+
+    /// Whether a link of this name exists.
+    pub(crate) fn has_link(&mut self, name: &str) -> io::Result<bool> {
+        let body = |body: &mut Body<'_>| {
+            body.fixed(&[0; IFINFOMSG_LENGTH]).text(IFLA_IFNAME, name);
+        };
+        match self.query(RTM_GETLINK, kind::ACK, body, |_| Ok(())) {
+            Err(error) if errno(&error) == Some(Errno::NODEV) => Ok(false),
+            found => found.map(|()| true),
+        }
+    }
+
+    /// The route to an address.
+    pub(crate) fn route(&mut self, address: IpAddr) -> io::Result<Route> {
+        let (family, bytes) = match address {
+            IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+            IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
+        };
+        let mut header = [0; RTMSG_LENGTH];
+        (header[0], header[1]) = (family, if family == AF_INET { 32 } else { 128 });
+        let mut route = Route::Missing;
+        let body = |body: &mut Body<'_>| _ = body.fixed(&header).bytes(RTA_DST, &bytes);
+        let found = self.query(RTM_GETROUTE, kind::ACK, body, |message| {
+            let over = parse_output(message.attributes(RTMSG_LENGTH))?;
+            route = match (message.payload.get(7), over) {
+                (Some(&RTN_UNICAST), Some(link)) => Route::Over(link),
+                (Some(&RTN_LOCAL), _) => Route::Own,
+                _ => Route::Missing,
+            };
+            Ok(())
+        });
+        match found {
+            Err(error) if errno(&error).is_some_and(|one| UNREACHABLE.contains(&one)) => {
+                Ok(Route::Missing)
+            }
+            found => found.map(|()| route),
+        }
+    }
+
+    /// The neighbours on all links.
+    pub(crate) fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
+        let mut all = Vec::new();
+        let body = |body: &mut Body<'_>| _ = body.fixed(&[0; NDMSG_LENGTH]);
+        self.query(RTM_GETNEIGH, kind::DUMP, body, |message| {
+            all.extend(parse_neighbour(message)?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    pub(crate) fn query(
+        &mut self,
+        number: u16,
+        flags: u16,
+        body: impl FnOnce(&mut Body<'_>),
+        mut visit: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut writer = MessageWriter::default();
+        let flags = kind::REQUEST | flags;
+        let written = writer.message(Header { kind: number, flags, sequence: self.sequence }, body);
+        written.expect("the request fits into a message");
+        let mut read = Ok(());
+        let listed = self.socket.query(writer.bytes(), |message| {
+            if read.is_ok() {
+                read = visit(&message);
+            }
+        });
+        match listed {
+            // The list changed meanwhile. The next inspection finds what this one missed.
+            Ok(()) | Err(NetlinkError::Interrupted) => read.map_err(io::Error::other),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+/// The errors of a lookup without a usable route.
+const UNREACHABLE: [Errno; 4] =
+    [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::ACCESS, Errno::INVAL];
+
+/// The kernel's reason for a rejected request.
+fn errno(error: &io::Error) -> Option<Errno> {
+    match error.get_ref()?.downcast_ref::<NetlinkError>()? {
+        NetlinkError::Rejected(rejection) => rejection.errno(),
+        _ => None,
+    }
+}
+
+fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
+    let mut link = Link::default();
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IFLA_IFNAME => link.name = attribute.text()?.to_owned(),
+            IFLA_LINKINFO => {
+                for inner in attribute.attributes() {
+                    let inner = inner?;
+                    if inner.kind == IFLA_INFO_KIND {
+                        link.kind = inner.text()?.to_owned();
+                    }
+                }
+            }
+            _ => (),
+        }
+    }
+    Ok(link)
+}
+
+/// The link that a route leads to.
+fn parse_output(attributes: Attributes<'_>) -> Result<Option<u32>, Malformed> {
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == RTA_OIF {
+            return attribute.u32().map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// A neighbour with an address that can be a pod's.
+fn parse_neighbour(message: &Message<'_>) -> Result<Option<Neighbour>, Malformed> {
+    let (Some(link), Some(&[low, high])) = (word(message, 4), message.payload.get(8..10)) else {
+        return Err(Malformed::Message);
+    };
+    if u16::from_ne_bytes([low, high]) & (NUD_INCOMPLETE | NUD_FAILED | NUD_NOARP) != 0 {
+        return Ok(None);
+    }
+    let (mut address, mut station) = (None, None);
+    for attribute in message.attributes(NDMSG_LENGTH) {
+        let attribute = attribute?;
+        match attribute.kind {
+            NDA_DST if attribute.value.len() == 4 => {
+                address = Some(IpAddr::from(attribute.array::<4>()?));
+            }
+            NDA_DST => address = Some(IpAddr::from(attribute.array::<16>()?)),
+            NDA_LLADDR => station = Some(attribute.value.to_vec()),
+            _ => (),
+        }
+    }
+    let neighbour = address.zip(station).filter(|(address, _)| is_global(*address));
+    Ok(neighbour.map(|(address, station)| Neighbour { link, address, station }))
+}
+
+/// Whether a packet with this address can come from another link.
+fn is_global(address: IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => is_link_local(address),
+    };
+    !is_local && !address.is_multicast() && !address.is_loopback() && !address.is_unspecified()
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfe80
+}
+
+/// The number at an offset of the fixed header.
+pub(crate) fn word(message: &Message<'_>, at: usize) -> Option<u32> {
+    let bytes = message.payload.get(at..at + 4)?;
+    bytes.try_into().ok().map(u32::from_ne_bytes)
+}
+
+// From `linux/rtnetlink.h`, `linux/if_link.h` and `linux/neighbour.h`.
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const RTM_GETLINK: u16 = 18;
+const RTM_GETROUTE: u16 = 26;
+const RTM_GETNEIGH: u16 = 30;
+const IFINFOMSG_LENGTH: usize = 16;
+const RTMSG_LENGTH: usize = 12;
+const NDMSG_LENGTH: usize = 12;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_EXT_MASK: u16 = 29;
+const IFLA_INFO_KIND: u16 = 1;
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_INCOMPLETE: u16 = 0x01;
+const NUD_FAILED: u16 = 0x20;
+const NUD_NOARP: u16 = 0x40;
