@@ -123,7 +123,7 @@ impl AgentError {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            AgentError::Lock(LockError::Taken { .. }) => {
+            AgentError::Lock(LockError::Taken) => {
                 "stop the other agent first; a network namespace has one agent"
             }
             AgentError::Lock(LockError::Unknown(_)) | AgentError::Start(_) => {
@@ -136,7 +136,9 @@ impl AgentError {
                 "use `--cni-socket PATH` with a path where root can create a socket, such as /run/weir/agent.sock"
             }
             AgentError::Incomplete { hint, .. } => hint,
-            AgentError::Failed { .. } | AgentError::Remove(_) => {
+            AgentError::Lock(LockError::Forbidden)
+            | AgentError::Failed { .. }
+            | AgentError::Remove(_) => {
                 "run it as root, or with CAP_NET_ADMIN, on a kernel that supports the datapath"
             }
         }
