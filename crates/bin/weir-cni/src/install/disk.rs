@@ -1,7 +1,7 @@
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::Path,
     process,
 };
@@ -31,15 +31,37 @@ pub(crate) fn write(path: &Path, bytes: &[u8], permission: Permission<'_>) -> io
 }
 
 fn fill(path: &Path, bytes: &[u8], permission: Permission<'_>) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    // A process with the same id may have left one behind.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => (),
+    }
+    // Only root can open the file until it has its owner and mode.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     match permission {
         Permission::Program => file.set_permissions(Permissions::from_mode(0o755))?,
         Permission::Like(other) => {
             let other = fs::metadata(other)?;
-            chown(path, Some(other.uid()), Some(other.gid()))?;
+            fchown(&file, Some(other.uid()), Some(other.gid()))?;
             file.set_permissions(other.permissions())?;
         }
     }
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_users_never_see_a_file_before_it_has_its_mode() {
+        let disk = tempfile::tempdir().unwrap();
+        let (path, missing) = (disk.path().join("file"), disk.path().join("missing"));
+        // The file exists, but cannot get an owner and a mode.
+        assert!(fill(&path, b"secret", Permission::Like(&missing)).is_err());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        fill(&path, b"program", Permission::Program).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
+    }
 }
