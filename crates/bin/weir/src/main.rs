@@ -26,6 +26,7 @@ mod listen;
 mod log;
 mod matrix;
 mod opflex;
+mod panic;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
 #[cfg_attr(windows, path = "platform/windows.rs")]
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "platform/other.rs")]
@@ -47,6 +48,7 @@ use args::{Cli, Command};
 use exit::Exit;
 
 fn main() -> ExitCode {
+    panic::abort_on_panic();
     let cli = Cli::as_called();
     let mut out = BufWriter::new(UntilClosed(anstream::stdout().lock()));
     let result = run(&cli.command, &mut out).and_then(|exit| {
