@@ -6,7 +6,7 @@ use std::{
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, Plan as _, TerminateFlows,
 };
-use weir_model::{IpFamily, Name, Protocol};
+use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, Tuple};
 use weir_netlink::NetlinkError;
 
@@ -137,7 +137,7 @@ impl Iptables {
         let next = self.next_set.take().unwrap_or_else(|| Name::from(""));
         let later = desired.sets.range::<Name, _>(&next..);
         let all = later.chain(desired.sets.range::<Name, _>(..&next));
-        for (name, set) in all.filter(|(_, set)| set.kind != IpSetKind::Cut) {
+        for (name, set) in all.filter(|(_, set)| set.kind.timeout().is_none()) {
             let cost = SET_COST + set.entries.len();
             if cost > self.credit {
                 self.next_set = Some(name.clone());
@@ -191,6 +191,15 @@ impl Datapath for Iptables {
     fn remove(&mut self) -> Result<(), ApplyError> {
         let plan = replan::removal(&self.installed()?);
         if plan.is_empty() { Ok(()) } else { self.apply(&plan) }
+    }
+
+    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+        let denied = Direction::BOTH.map(skeleton::denied).into_iter();
+        let mut chains = denied.chain([skeleton::terminated()]);
+        let sum = chains.try_fold(0_u64, |sum, chain| {
+            Ok(sum.saturating_add(self.kernel.count_last_rule(&chain)?))
+        });
+        sum.map(Some).map_err(failed("cannot read the counters of iptables"))
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {

@@ -3,6 +3,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use weir_datapath::DropCause;
 use weir_model::{Direction, IpFamily, Name, Protocol};
+use weir_netfilter::report::{MAX_SOURCES, SOURCE_TIMEOUT_SECONDS};
 
 /// A built-in chain that jumps to one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,13 +93,33 @@ pub enum IpSetKind {
     Cut,
     /// Addresses of IPVS services. The datapath reads them from the machine, not from a plan.
     Ipvs,
+    /// The sources of reported packets. The rules add them, and they expire.
+    Sources,
 }
 
 impl IpSetKind {
     /// Whether plans determine all entries. Other sets have entries that expire, or that the
     /// datapath reads from the machine.
     pub(crate) fn is_planned(self) -> bool {
-        !matches!(self, IpSetKind::Cut | IpSetKind::Ipvs)
+        !matches!(self, IpSetKind::Cut | IpSetKind::Ipvs | IpSetKind::Sources)
+    }
+
+    /// The default lifetime of an entry in seconds, with 0 for no end. `None` if no entry expires.
+    pub(crate) fn timeout(self) -> Option<u32> {
+        match self {
+            IpSetKind::Cut => Some(0),
+            IpSetKind::Sources => Some(SOURCE_TIMEOUT_SECONDS),
+            _ => None,
+        }
+    }
+
+    /// The maximum number of entries.
+    pub(crate) fn max_entries(self) -> u32 {
+        match self {
+            IpSetKind::Sources => MAX_SOURCES,
+            // No limit.
+            _ => u32::MAX,
+        }
     }
 }
 
@@ -222,7 +243,9 @@ pub enum IptablesTarget {
         /// The bits to change.
         mask: u32,
     },
-    /// Report the header of the packet, with a rate limit.
+    /// Add the source to a set of reported sources, with a rate limit.
+    AddSource(Name),
+    /// Report the header of the packet, with a rate limit for each source.
     Log(DropCause),
 }
 

@@ -4,8 +4,7 @@ use weir_model::{IpFamily, Name};
 
 use crate::{
     AcceptForwarded, ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, name, skeleton,
-    text::{self, MAXELEM},
-    wire,
+    text, wire,
 };
 
 /// The chains and sets of weir or kube-router in the kernel.
@@ -69,9 +68,9 @@ impl InstalledSet {
         InstalledSet {
             type_name: set.kind.type_name().to_owned(),
             family: wire::family_number(set.family),
-            max: MAXELEM,
+            max: set.kind.max_entries(),
             commented: is_commented(set.kind),
-            timed: set.kind == IpSetKind::Cut,
+            timed: set.kind.timeout().is_some(),
             size: 0,
             entries: set.entries.clone(),
             has_unknown_entries: false,
@@ -82,10 +81,10 @@ impl InstalledSet {
     pub(crate) fn fits(&self, desired: &IpSet) -> bool {
         !self.has_unknown_entries
             && self.type_name == desired.kind.type_name()
-            && self.max == MAXELEM
+            && self.max == desired.kind.max_entries()
             && self.family == wire::family_number(desired.family)
             && self.commented == is_commented(desired.kind)
-            && self.timed == (desired.kind == IpSetKind::Cut)
+            && self.timed == desired.kind.timeout().is_some()
     }
 }
 

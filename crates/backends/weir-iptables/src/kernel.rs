@@ -248,10 +248,23 @@ impl Kernel {
     /// Reads our rules.
     pub(crate) fn read_tables(&self) -> Result<BTreeMap<IpFamily, Table>, KernelError> {
         let read = |family: &IpFamily| {
-            let saved = self.run_program(*family, "save", &["-t", "filter"], "")?;
+            let saved = self.run_program(*family, "-save", &["-t", "filter"], "")?;
             Ok((*family, Table::parse(&saved)))
         };
         self.families.iter().map(read).collect()
+    }
+
+    /// The number of packets that reached the last rule of a chain, in all families.
+    pub(crate) fn count_last_rule(&self, chain: &str) -> Result<u64, KernelError> {
+        let mut sum = 0_u64;
+        for family in &self.families {
+            let arguments = ["-w", "10", "-t", "filter", "-nvxL", chain];
+            let listed = self.run_program(*family, "", &arguments, "")?;
+            let last = listed.lines().next_back().unwrap_or_default();
+            let packets = last.split_whitespace().next().and_then(|word| word.parse().ok());
+            sum = sum.saturating_add(packets.unwrap_or(0));
+        }
+        Ok(sum)
     }
 
     /// The number of entries of each of our sets.
@@ -385,7 +398,7 @@ impl Kernel {
             return Ok(());
         }
         let arguments = ["-w", "10", "--noflush"];
-        self.run_program(script.family, "restore", &arguments, &script.to_string()).map(drop)
+        self.run_program(script.family, "-restore", &arguments, &script.to_string()).map(drop)
     }
 
     fn run_program(
@@ -399,7 +412,7 @@ impl Kernel {
             IpFamily::V4 => "iptables",
             IpFamily::V6 => "ip6tables",
         };
-        let program = format!("{ip}{}-{what}", self.middle);
+        let program = format!("{ip}{}{what}", self.middle);
         let ran = self.namespace.run(|| run(&program, arguments, input));
         ran.map_err(|source| KernelError::Run { program: program.clone(), source })?
     }

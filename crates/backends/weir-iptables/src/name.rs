@@ -90,12 +90,13 @@ pub(crate) fn is_our_set(name: &str) -> bool {
     bare.starts_with(SOURCES) || bare.starts_with(DESTINATIONS) || bare == "kube-router-local-pods"
 }
 
-/// Text for a comment: quotes and control characters are replaced, and it is cut at 120 bytes.
+/// Text for a comment: printable ASCII without quotes, cut at 120 bytes. Names in a cluster have no
+/// other characters.
 pub(crate) fn comment(text: &str) -> Name {
     let mut clean = String::new();
     for letter in text.chars() {
-        let strange = matches!(letter, '"' | '\'' | '\\') || letter.is_control();
-        let letter = if strange { '.' } else { letter };
+        let is_plain = matches!(letter, ' ' | '!' | '#'..='&' | '('..='[' | ']'..='~');
+        let letter = if is_plain { letter } else { '.' };
         if clean.len() + letter.len_utf8() > 120 {
             break;
         }

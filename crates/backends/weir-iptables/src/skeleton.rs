@@ -46,6 +46,7 @@ fn sets(objects: &mut Objects, family: IpFamily) {
     }
     cut(family).into_iter().for_each(|name| keep(name, IpSetKind::Cut));
     keep(ipvs(family), IpSetKind::Ipvs);
+    keep(reported(family), IpSetKind::Sources);
 }
 
 fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
@@ -57,13 +58,9 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
     for (name, rules) in CommonChains::default().chains(family) {
         keep(name, rules);
     }
-    keep(
-        terminated(),
-        vec![
-            IptablesRule::new([], IptablesTarget::Log(DropCause::Answer)),
-            IptablesRule::new([], IptablesTarget::Drop),
-        ],
-    );
+    let dropped = IptablesRule::new([], IptablesTarget::Drop);
+    let replies = report(DropCause::Answer, family).into_iter().chain([dropped]);
+    keep(terminated(), replies.collect());
     let denied_groups = IptablesTarget::Goto(not_allowed(Direction::Ingress));
     let pass_rules = link_control(family).into_iter();
     let pass_rules = pass_rules.map(|one| IptablesRule::new([one], IptablesTarget::Return));
@@ -99,10 +96,25 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
             Mode::Enforce => IptablesRule::new([], IptablesTarget::Drop),
             Mode::Audit => set_mark(ALLOWED),
         };
-        let log = IptablesRule::new([], IptablesTarget::Log(DropCause::Rules(direction)));
-        keep(denied(direction), vec![log, end]);
+        let report = report(DropCause::Rules(direction), family).into_iter();
+        keep(denied(direction), report.chain([end]).collect());
         keep(dispatch(direction), vec![no_chain(direction)]);
     }
+}
+
+/// The rules that report a packet. Each source has a rate limit, so that one source cannot hide the
+/// packets of others. A limit of new sources bounds the memory that false addresses take up. It also
+/// keeps the table of rate limits from becoming full: then the kernel would drop packets in audit
+/// mode, too.
+fn report(cause: DropCause, family: IpFamily) -> [IptablesRule; 2] {
+    let (sources, source) = (reported(family), vec![SrcDst::Source]);
+    [
+        IptablesRule::new(
+            [Match::NotIn(sources.clone(), source.clone())],
+            IptablesTarget::AddSource(sources.clone()),
+        ),
+        IptablesRule::new([Match::In(sources, source)], IptablesTarget::Log(cause)),
+    ]
 }
 
 /// The rules for packets that no NetworkPolicy of an isolated pod allows. NetworkPolicies do not
@@ -189,6 +201,11 @@ pub(crate) fn cut(family: IpFamily) -> [Name; 2] {
 /// The set of addresses of IPVS services.
 pub(crate) fn ipvs(family: IpFamily) -> Name {
     in_family(family, &format!("{DESTINATIONS}IPVS"))
+}
+
+/// The set of the sources of reported packets.
+pub(crate) fn reported(family: IpFamily) -> Name {
+    in_family(family, &format!("{SOURCES}REPORTED"))
 }
 
 /// The chain that all forwarded packets enter.

@@ -113,11 +113,19 @@ impl fmt::Display for IptablesTarget {
             IptablesTarget::Mark { value, mask } => {
                 write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}")
             }
+            IptablesTarget::AddSource(set) => write!(
+                f,
+                "-m limit --limit {0}/sec --limit-burst {0} -j SET --add-set {set} src",
+                report::NEW_SOURCES_PER_SECOND
+            ),
             IptablesTarget::Log(cause) => write!(
                 f,
-                "-m limit --limit {}/sec --limit-burst {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
+                "-m hashlimit --hashlimit-upto {}/sec --hashlimit-burst {} --hashlimit-mode srcip --hashlimit-name weir-{cause} --hashlimit-htable-max {} --hashlimit-htable-expire {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
                 report::PER_SECOND,
                 report::BURST,
+                // An entry may outlive that in the set of sources.
+                2 * report::MAX_SOURCES,
+                1000 * report::SOURCE_TIMEOUT_SECONDS,
                 report::prefix(*cause),
                 report::GROUP,
                 report::SNAPLEN
@@ -158,9 +166,11 @@ impl IpSetKind {
     /// The type name of ipset.
     pub(crate) fn type_name(self) -> &'static str {
         match self {
-            IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses | IpSetKind::Ipvs => {
-                "hash:ip"
-            }
+            IpSetKind::Pods
+            | IpSetKind::Isolated
+            | IpSetKind::Addresses
+            | IpSetKind::Ipvs
+            | IpSetKind::Sources => "hash:ip",
             IpSetKind::Ports => "hash:ip,port",
             IpSetKind::Grants | IpSetKind::Cut => "hash:ip,port,ip",
             IpSetKind::Blocks => "hash:net",
@@ -168,9 +178,6 @@ impl IpSetKind {
         }
     }
 }
-
-/// The maximum number of entries of a set: no limit.
-pub(crate) const MAXELEM: u32 = u32::MAX;
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,12 +208,13 @@ pub(crate) fn create(name: &str, kind: IpSetKind, family: IpFamily) -> String {
         IpFamily::V4 => "inet",
         IpFamily::V6 => "inet6",
     };
-    let rest = match kind {
-        IpSetKind::Pods | IpSetKind::Isolated => " comment",
-        IpSetKind::Cut => " timeout 0",
-        _ => "",
+    let rest = match (kind, kind.timeout()) {
+        (IpSetKind::Pods | IpSetKind::Isolated, _) => " comment".to_owned(),
+        (_, Some(seconds)) => format!(" timeout {seconds}"),
+        _ => String::new(),
     };
-    format!("create {name} {} family {inet} maxelem {MAXELEM}{rest}", kind.type_name())
+    let (type_name, max) = (kind.type_name(), kind.max_entries());
+    format!("create {name} {type_name} family {inet} maxelem {max}{rest}")
 }
 
 /// The `ipset restore` command that adds an entry.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use weir_model::{IpFamily, Name, Protocol};
 use weir_netlink::{Attribute, Attributes, Body, Malformed};
 
-use crate::{Entry, IpSetKind, installed::InstalledSet, text::MAXELEM};
+use crate::{Entry, IpSetKind, installed::InstalledSet};
 
 /// The netfilter subsystem of ipset.
 const NFNL_SUBSYS_IPSET: u16 = 6 << 8;
@@ -86,7 +86,11 @@ pub(crate) fn request_headers(body: &mut Body<'_>) {
 pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family: IpFamily) {
     // New enough for comments and SCTP ports, and old enough for every tool to list it.
     let revision = match kind {
-        IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Addresses | IpSetKind::Ipvs => 4,
+        IpSetKind::Pods
+        | IpSetKind::Isolated
+        | IpSetKind::Addresses
+        | IpSetKind::Ipvs
+        | IpSetKind::Sources => 4,
         IpSetKind::Ports | IpSetKind::Grants | IpSetKind::Cut => 5,
         IpSetKind::Blocks => 6,
         IpSetKind::BlockPorts => 7,
@@ -96,7 +100,10 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
         .u8(IPSET_ATTR_REVISION, revision)
         .u8(IPSET_ATTR_FAMILY, family_number(family))
         .nest(IPSET_ATTR_DATA, |data| {
-            data.be_u32(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, MAXELEM);
+            data.be_u32(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, kind.max_entries());
+            if let Some(seconds) = kind.timeout() {
+                data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, seconds);
+            }
             match kind {
                 IpSetKind::Pods | IpSetKind::Isolated => {
                     _ = data.be_u32(
@@ -104,7 +111,6 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
                         IPSET_FLAG_WITH_COMMENT,
                     )
                 }
-                IpSetKind::Cut => _ = data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, 0),
                 _ => (),
             }
         });

@@ -48,6 +48,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             create KUBE-SRC-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
             create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295
             create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
+            create KUBE-SRC-REPORTED hash:ip family inet maxelem 16384 timeout 10
             create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
             create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
             create inet6:KUBE-DST-IPVS hash:ip family inet6 maxelem 4294967295
@@ -56,6 +57,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
             create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
             create inet6:KUBE-SRC-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
+            create inet6:KUBE-SRC-REPORTED hash:ip family inet6 maxelem 16384 timeout 10
 
             # iptables-save -t filter
             *filter
@@ -91,12 +93,15 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-CUT -m set ! --match-set KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-CUT -m set --match-set KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-answer --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-CUT -j DROP
             -A KUBE-NWPLCY-DEFAULT -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
-            -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-EGRESS -m set ! --match-set KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-DENIED-EGRESS -m set --match-set KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-egress --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-            -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-INGRESS -m set ! --match-set KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-DENIED-INGRESS -m set --match-set KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-ingress --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
             -A KUBE-NWPLCY-EGRESS -m set ! --match-set KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT
@@ -159,11 +164,14 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-ALLOWED-INGRESS -j RETURN
             -A KUBE-NWPLCY-COMMON -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-NWPLCY-COMMON -p ipv6-icmp -g KUBE-NWPLCY-NEIGHBOURS
-            -A KUBE-NWPLCY-CUT -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-CUT -m set ! --match-set inet6:KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set inet6:KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-CUT -m set --match-set inet6:KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-answer --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir answer" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-CUT -j DROP
-            -A KUBE-NWPLCY-DENIED-EGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-EGRESS -m set ! --match-set inet6:KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set inet6:KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-DENIED-EGRESS -m set --match-set inet6:KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-egress --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir egress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-EGRESS -j DROP
-            -A KUBE-NWPLCY-DENIED-INGRESS -m limit --limit 100/sec --limit-burst 100 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
+            -A KUBE-NWPLCY-DENIED-INGRESS -m set ! --match-set inet6:KUBE-SRC-REPORTED src -m limit --limit 100/sec --limit-burst 100 -j SET --add-set inet6:KUBE-SRC-REPORTED src
+            -A KUBE-NWPLCY-DENIED-INGRESS -m set --match-set inet6:KUBE-SRC-REPORTED src -m hashlimit --hashlimit-upto 20/sec --hashlimit-burst 50 --hashlimit-mode srcip --hashlimit-name weir-ingress --hashlimit-htable-max 32768 --hashlimit-htable-expire 10000 -j NFLOG --nflog-prefix "weir ingress" --nflog-group 100 --nflog-size 128
             -A KUBE-NWPLCY-DENIED-INGRESS -j DROP
             -A KUBE-NWPLCY-EGRESS -m set ! --match-set inet6:KUBE-SRC-ISOLATED src -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-EGRESS -m set --match-set inet6:KUBE-SRC-GRANTS src,dst,dst -g KUBE-NWPLCY-DEFAULT

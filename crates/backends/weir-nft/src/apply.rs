@@ -7,7 +7,7 @@ use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Mode, NodeLinks,
     TerminateFlows,
 };
-use weir_model::{IpFamily, Name, Protocol};
+use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
 
 use crate::{
@@ -92,6 +92,16 @@ impl Datapath for Nft {
 
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         Some(self)
+    }
+
+    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+        let denied = Direction::BOTH.map(names::denied_chain).into_iter();
+        let policies = denied.chain(IpFamily::BOTH.map(names::cut));
+        let policies = policies.map(|chain| (TableId::Policies, chain));
+        let counts = policies.chain(guard::counting_chains());
+        let counts = counts.map(|(table, chain)| self.kernel.count(table, &chain));
+        let sum = counts.sum::<Result<u64, _>>();
+        sum.map(Some).map_err(failed("cannot read the counters of table inet weir"))
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {

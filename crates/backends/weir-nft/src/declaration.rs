@@ -1,16 +1,21 @@
 //! The declarations of sets.
 
 use weir_model::IpFamily;
+use weir_netfilter::report::{MAX_LINKS, MAX_SOURCES, SOURCE_TIMEOUT_SECONDS};
 
 use crate::{SetKind, uapi::*, wire::LINK_BYTES};
 
 /// The declaration of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SetDeclaration {
     pub(crate) flags: u32,
     pub(crate) key_type: u32,
     pub(crate) key_length: u32,
     pub(crate) data_type: u32,
+    /// The most elements; 0 if there is no limit.
+    pub(crate) size: u32,
+    /// The timeout of elements in milliseconds; 0 if they have none by default.
+    pub(crate) timeout: u64,
 }
 
 /// The parts of a key: the type of each for nft, and its length in bytes.
@@ -26,7 +31,9 @@ pub(crate) fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         | SetKind::Chains(family)
         | SetKind::Blocks(family)
         | SetKind::BlockChains(family)
-        | SetKind::CutSenders(family) => vec![address(family)],
+        | SetKind::CutSenders(family)
+        | SetKind::Sources(family) => vec![address(family)],
+        SetKind::ReportLinks => vec![(TYPE_IFINDEX, 4)],
         SetKind::Pairs(family) => vec![address(family), address(family)],
         SetKind::Ports(family) => vec![address(family), protocol, port],
         SetKind::Grants(family) => vec![address(family), address(family), protocol, port],
@@ -57,6 +64,7 @@ impl SetKind {
             SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
             SetKind::ServiceRangeChains => NFT_SET_INTERVAL | NFT_SET_CONCAT | NFT_SET_MAP,
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
+            SetKind::Sources(_) | SetKind::ReportLinks => NFT_SET_TIMEOUT | NFT_SET_EVAL,
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
             | SetKind::Ports(_)
@@ -69,6 +77,17 @@ impl SetKind {
             key_type: fields.iter().fold(0, |all, (kind, _)| all << TYPE_BITS | kind),
             key_length: fields.iter().map(|(_, length)| length.next_multiple_of(4)).sum(),
             data_type: if self.is_map() { NFT_DATA_VERDICT } else { 0 },
+            size: self.max_elements().unwrap_or(0),
+            timeout: self.max_elements().map_or(0, |_| u64::from(SOURCE_TIMEOUT_SECONDS) * 1000),
+        }
+    }
+
+    /// The most elements of a set that the rules fill.
+    pub(crate) fn max_elements(self) -> Option<u32> {
+        match self {
+            SetKind::Sources(_) => Some(MAX_SOURCES),
+            SetKind::ReportLinks => Some(MAX_LINKS),
+            _ => None,
         }
     }
 

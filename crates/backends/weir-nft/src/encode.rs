@@ -156,6 +156,12 @@ impl Batch {
             if declared.data_type != 0 {
                 body.be_u32(NFTA_SET_DATA_TYPE, declared.data_type);
             }
+            if declared.size != 0 {
+                body.be_u64(NFTA_SET_TIMEOUT, declared.timeout);
+                body.nest(NFTA_SET_DESC, |description| {
+                    description.be_u32(NFTA_SET_DESC_SIZE, declared.size);
+                });
+            }
             if let Some(lengths) = kind.concatenation() {
                 body.nest(NFTA_SET_DESC, |description| {
                     description.nest(NFTA_SET_DESC_CONCAT, |fields| {

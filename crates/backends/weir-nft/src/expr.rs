@@ -9,6 +9,10 @@ use weir_netlink::Body;
 use crate::uapi::*;
 
 pub(crate) use from_rule::{first_group, from_rule};
+pub(crate) use parse::counted_packets;
+
+/// The unit of a limit, in seconds.
+const SECOND: u64 = 1;
 
 /// An expression. Register numbers count registers of four bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +45,19 @@ pub(crate) enum Expr {
         set: Name,
         register: u32,
     },
+    /// Continues if the set does not contain the key in the registers.
+    Absent {
+        set: Name,
+        register: u32,
+    },
+    /// Adds the key in the registers to a set, unless it is full, with a limit per second. Continues
+    /// if the key exceeds its limit.
+    Exceeds {
+        set: Name,
+        register: u32,
+        rate: u64,
+        burst: u32,
+    },
     /// Looks the key in the registers up in a verdict map, and takes the verdict.
     VerdictMap {
         set: Name,
@@ -48,11 +65,6 @@ pub(crate) enum Expr {
     },
     Verdict(WireVerdict),
     Counter,
-    Limit {
-        rate: u64,
-        unit: u64,
-        burst: u32,
-    },
     Log {
         group: u16,
         prefix: Name,
@@ -110,10 +122,10 @@ impl Expr {
             Expr::Conntrack { .. } => "ct",
             Expr::And { .. } => "bitwise",
             Expr::Compare { .. } => "cmp",
-            Expr::Lookup { .. } | Expr::VerdictMap { .. } => "lookup",
+            Expr::Lookup { .. } | Expr::Absent { .. } | Expr::VerdictMap { .. } => "lookup",
+            Expr::Exceeds { .. } => "dynset",
             Expr::Verdict(_) => "immediate",
             Expr::Counter => "counter",
-            Expr::Limit { .. } => "limit",
             Expr::Log { .. } => "log",
             Expr::Foreign(name) => name,
         }
@@ -147,6 +159,27 @@ impl Expr {
             Expr::Lookup { set, register: at } => {
                 data.text(NFTA_LOOKUP_SET, set).be_u32(NFTA_LOOKUP_SREG, register(*at));
             }
+            Expr::Absent { set, register: at } => {
+                data.text(NFTA_LOOKUP_SET, set)
+                    .be_u32(NFTA_LOOKUP_SREG, register(*at))
+                    .be_u32(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV);
+            }
+            Expr::Exceeds { set, register: at, rate, burst } => {
+                data.text(NFTA_DYNSET_SET_NAME, set)
+                    .be_u32(NFTA_DYNSET_OP, NFT_DYNSET_OP_ADD)
+                    .be_u32(NFTA_DYNSET_SREG_KEY, register(*at));
+                data.nest(NFTA_DYNSET_EXPR, |expr| {
+                    expr.text(NFTA_EXPR_NAME, "limit");
+                    expr.nest(NFTA_EXPR_DATA, |limit| {
+                        limit
+                            .be_u64(NFTA_LIMIT_RATE, *rate)
+                            .be_u64(NFTA_LIMIT_UNIT, SECOND)
+                            .be_u32(NFTA_LIMIT_BURST, *burst)
+                            .be_u32(NFTA_LIMIT_TYPE, NFT_LIMIT_PKTS)
+                            .be_u32(NFTA_LIMIT_FLAGS, NFT_LIMIT_F_INV);
+                    });
+                });
+            }
             Expr::VerdictMap { set, register: at } => {
                 data.text(NFTA_LOOKUP_SET, set)
                     .be_u32(NFTA_LOOKUP_SREG, register(*at))
@@ -157,11 +190,6 @@ impl Expr {
                     .nest(NFTA_IMMEDIATE_DATA, |body| verdict.write(body));
             }
             Expr::Counter | Expr::Foreign(_) => (),
-            Expr::Limit { rate, unit, burst } => {
-                data.be_u64(NFTA_LIMIT_RATE, *rate)
-                    .be_u64(NFTA_LIMIT_UNIT, *unit)
-                    .be_u32(NFTA_LIMIT_BURST, *burst);
-            }
             Expr::Log { group, prefix, snaplen } => {
                 data.be_u16(NFTA_LOG_GROUP, *group)
                     .text(NFTA_LOG_PREFIX, prefix)

@@ -64,6 +64,13 @@ pub fn guard_tables(guard: &Guard, mode: Mode) -> [NftTable; 2] {
     [inet, bridge]
 }
 
+/// The chains that count denied packets.
+pub(crate) fn counting_chains() -> impl Iterator<Item = (TableId, Name)> {
+    let chains =
+        [(TableId::Guard, SPOOFED), (TableId::Guard, FROM_POD), (TableId::BridgeGuard, SPOOFED)];
+    chains.into_iter().map(|(table, chain)| (table, chain.into()))
+}
+
 /// The records in the installed table.
 pub(crate) fn records(installed: &Installed) -> BTreeMap<u32, String> {
     let set = installed.sets.get(RECORDS);
@@ -112,8 +119,7 @@ fn add_links(table: &mut NftTable, guard: &Guard, mode: Mode) {
         accepted.push(vec![Match::ArpProbe]);
     }
     let accepted = accepted.into_iter().map(|matches| NftRule::new(matches, Statement::Accept));
-    let rules = accepted.chain(denied(DropCause::SpoofedSource, mode)).collect();
-    table.chains.insert(SPOOFED.into(), NftChain { hook: None, rules });
+    add_denied_chain(table, SPOOFED, accepted.collect(), DropCause::SpoofedSource, mode);
 }
 
 /// Adds the check of packets for tunnels.
@@ -144,8 +150,7 @@ fn add_tunnels(table: &mut NftTable, guard: &Guard, mode: Mode) {
         rules.push(NftRule::new([from_pod], Statement::Goto(FROM_POD.into())));
     }
     table.chains.insert(ENCAPSULATED.into(), NftChain { hook: None, rules });
-    let rules = denied(DropCause::Encapsulation, mode).into();
-    table.chains.insert(FROM_POD.into(), NftChain { hook: None, rules });
+    add_denied_chain(table, FROM_POD, Vec::new(), DropCause::Encapsulation, mode);
 }
 
 fn add_map(
@@ -168,11 +173,30 @@ fn add_base_chain(table: &mut NftTable, hook: Hook, rules: Vec<NftRule>) {
     table.chains.insert(hook.chain().into(), NftChain { hook: Some(hook), rules });
 }
 
-/// The rules that report and drop a packet.
-fn denied(cause: DropCause, mode: Mode) -> [NftRule; 2] {
+/// Adds the chain of packets to drop, after some rules. Each link has a rate limit of its reports,
+/// because the source address of these packets can be false.
+fn add_denied_chain(
+    table: &mut NftTable,
+    name: &str,
+    accepted: Vec<NftRule>,
+    cause: DropCause,
+    mode: Mode,
+) {
+    let report = Name::from(format!("{name}-report"));
     let end = match mode {
         Mode::Enforce => Statement::CountDrop,
         Mode::Audit => Statement::Count,
     };
-    [Statement::Log(cause), end].map(|statement| NftRule::new([], statement))
+    let denied = [Statement::Jump(report.clone()), end];
+    let denied = denied.map(|statement| NftRule::new([], statement));
+    let rules = accepted.into_iter().chain(denied).collect();
+    table.chains.insert(name.into(), NftChain { hook: None, rules });
+    let rules = vec![
+        NftRule::new([Match::ExcessLink], Statement::Return),
+        NftRule::new([], Statement::Log(cause)),
+    ];
+    table.chains.insert(report, NftChain { hook: None, rules });
+    let (kind, comment) = (SetKind::ReportLinks, "links of reported packets".into());
+    let links = NftSet { kind, comment, elements: BTreeMap::new() };
+    table.sets.insert(names::REPORTED_LINKS.into(), links);
 }

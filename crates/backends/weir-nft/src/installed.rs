@@ -135,7 +135,7 @@ impl Installed {
     /// Reads a message about a set.
     pub(crate) fn read_set(&mut self, message: Attributes<'_>) -> Result<(), Malformed> {
         let mut name = None;
-        let mut declared = SetDeclaration { flags: 0, key_type: 0, key_length: 0, data_type: 0 };
+        let mut declared = SetDeclaration::default();
         let mut userdata = Vec::new();
         for attribute in message {
             let attribute = attribute?;
@@ -146,10 +146,10 @@ impl Installed {
                 NFTA_SET_KEY_LEN => declared.key_length = attribute.be_u32()?,
                 NFTA_SET_DATA_TYPE => declared.data_type = attribute.be_u32()?,
                 NFTA_SET_USERDATA => userdata = attribute.value.into(),
-                // A default timeout or an expression, which weir never writes.
-                NFTA_SET_TIMEOUT | NFTA_SET_EXPR | NFTA_SET_EXPRESSIONS => {
-                    self.is_foreign = true;
-                }
+                NFTA_SET_TIMEOUT => declared.timeout = attribute.be_u64()?,
+                NFTA_SET_DESC => declared.size = read_size(&attribute)?,
+                // An expression, which weir never writes.
+                NFTA_SET_EXPR | NFTA_SET_EXPRESSIONS => self.is_foreign = true,
                 _ => (),
             }
         }
@@ -171,6 +171,16 @@ fn read_hook(hook: &Attribute<'_>) -> Result<(u32, i32), Malformed> {
         }
     }
     Ok((number, priority))
+}
+
+fn read_size(description: &Attribute<'_>) -> Result<u32, Malformed> {
+    for attribute in description.attributes() {
+        let attribute = attribute?;
+        if attribute.kind == NFTA_SET_DESC_SIZE {
+            return attribute.be_u32();
+        }
+    }
+    Ok(0)
 }
 
 impl InstalledSet {

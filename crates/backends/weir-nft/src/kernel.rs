@@ -12,6 +12,8 @@ use weir_netlink::{
 use crate::{
     Installed, TableId, Transaction,
     encode::Batch,
+    expr,
+    installed::InstalledSet,
     transaction::{Group, WaitFor},
     uapi::*,
     wire::{self, KeyBytes},
@@ -124,7 +126,9 @@ impl Kernel {
         is_clear &=
             self.dump(table, NFT_MSG_GETRULE, in_table, |rule| installed.read_rule(rule))?;
         is_clear &= self.dump(table, NFT_MSG_GETSET, in_table, |set| installed.read_set(set))?;
-        for (name, set) in &mut installed.sets {
+        // The rules fill some sets. Their elements are no part of the desired state.
+        let is_stored = |(_, set): &(_, &mut InstalledSet)| set.declared.flags & NFT_SET_EVAL == 0;
+        for (name, set) in installed.sets.iter_mut().filter(is_stored) {
             let in_set = |body: &mut Body<'_>| {
                 body.text(NFTA_SET_ELEM_LIST_TABLE, table.name())
                     .text(NFTA_SET_ELEM_LIST_SET, name);
@@ -135,6 +139,19 @@ impl Kernel {
         // weir never writes anything that it cannot decode.
         installed.is_foreign |= !is_clear;
         Ok(installed)
+    }
+
+    /// The number of packets that the rules of a chain counted; 0 if it does not exist.
+    pub(crate) fn count(&mut self, table: TableId, chain: &str) -> Result<u64, KernelError> {
+        let in_chain = |body: &mut Body<'_>| {
+            body.text(NFTA_RULE_TABLE, table.name()).text(NFTA_RULE_CHAIN, chain);
+        };
+        let mut sum = 0_u64;
+        self.dump(table, NFT_MSG_GETRULE, in_chain, |rule| {
+            sum = sum.saturating_add(expr::counted_packets(rule)?);
+            Ok(())
+        })?;
+        Ok(sum)
     }
 
     /// Applies the groups of a transaction to a table in order.

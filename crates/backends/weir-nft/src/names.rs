@@ -1,6 +1,7 @@
 //! The names and comments of sets and chains.
 
 use sha2::{Digest, Sha256};
+use weir_datapath::DropCause;
 use weir_model::{Direction, IpFamily, Name};
 
 /// The longest comment in bytes. nft accepts up to 128.
@@ -15,12 +16,13 @@ pub(crate) fn digest(content: &str) -> String {
     Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Text as a comment of nft: without quotes and control characters, and truncated.
+/// Text as a comment of nft: printable ASCII without quotes, and truncated. Names in a cluster have
+/// no other characters.
 pub(crate) fn comment(text: &str) -> Name {
     let mut clean = String::new();
     for letter in text.chars() {
         let letter =
-            if letter == '"' || letter == '\\' || letter.is_control() { '\'' } else { letter };
+            if matches!(letter, ' ' | '!' | '#'..='[' | ']'..='~') { letter } else { '\'' };
         if clean.len() + letter.len_utf8() > MAX_COMMENT_BYTES {
             break;
         }
@@ -75,6 +77,19 @@ pub(crate) fn cut_pairs_set(family: IpFamily) -> Name {
 pub(crate) fn cut_senders_set(family: IpFamily) -> Name {
     format!("cut{}-senders", family.digit()).into()
 }
+
+/// The chain that reports dropped packets.
+pub(crate) fn report_chain(cause: DropCause) -> Name {
+    format!("{cause}-report").into()
+}
+
+/// The set of the sources of reported packets.
+pub(crate) fn reported_set(family: IpFamily) -> Name {
+    format!("reported{}", family.digit()).into()
+}
+
+/// The set of the links through which new sources of reported packets arrive.
+pub(crate) const REPORTED_LINKS: &str = "reported-links";
 
 /// The chain for packets that belong to no tracked connection.
 pub(crate) fn new_chain(family: IpFamily) -> Name {

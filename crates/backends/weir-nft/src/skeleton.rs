@@ -27,7 +27,17 @@ impl Planner {
             self.add_cut_chain(family);
             self.add_new_chains(family);
             self.add_group_chain(family);
+            let reported = names::reported_set(family);
+            self.add_pinned_set(&reported, SetKind::Sources(family), "sources of reported packets");
         }
+        let links = Name::from(names::REPORTED_LINKS);
+        self.add_pinned_set(
+            &links,
+            SetKind::ReportLinks,
+            "links of new sources of reported packets",
+        );
+        let causes = Direction::BOTH.map(DropCause::Rules).into_iter().chain([DropCause::Answer]);
+        causes.for_each(|cause| self.add_report_chain(cause));
         let isolated = Name::from(names::ISOLATED_FAMILIES);
         self.add_pinned_set(&isolated, SetKind::Families, "families with isolated pods, ingress");
         for direction in Direction::BOTH {
@@ -59,7 +69,8 @@ impl Planner {
         let pair = vec![from, Field::Destination(family), Field::Protocol];
         let mut rules = Vec::new();
         for ended in [Match::In(ends, name.clone()), Match::In(pair, pairs)] {
-            for statement in [Statement::Log(DropCause::Answer), Statement::CountDrop] {
+            let report = Statement::Jump(names::report_chain(DropCause::Answer));
+            for statement in [report, Statement::CountDrop] {
                 rules.push(NftRule::new([ended.clone()], statement));
             }
         }
@@ -139,9 +150,26 @@ impl Planner {
         self.add_pinned_chain(&names::isolated_chain(direction), NftChain { hook: None, rules });
     }
 
+    /// Adds the chain that reports packets. Each source has a rate limit, so that one source cannot
+    /// hide the packets of others.
+    fn add_report_chain(&mut self, cause: DropCause) {
+        let noisy = IpFamily::BOTH.map(|family| {
+            let source = vec![Field::Source(family)];
+            NftRule::new([Match::In(source, names::reported_set(family))], Statement::Return)
+        });
+        let excess = IpFamily::BOTH
+            .map(|family| NftRule::new([Match::ExcessSource(family)], Statement::Return));
+        let add = IpFamily::BOTH.map(|family| NftRule::new([], Statement::AddSource(family)));
+        let log = NftRule::new([], Statement::Log(cause));
+        // Packets of a flood leave at the first rules, after one lookup.
+        let rules = noisy.into_iter().chain(excess).chain(add).chain([log]).collect();
+        self.add_pinned_chain(&names::report_chain(cause), NftChain { hook: None, rules });
+    }
+
     /// Adds the chain that reports and drops denied packets.
     fn add_denied_chain(&mut self, direction: Direction, mode: Mode) {
-        let mut rules = vec![NftRule::new([], Statement::Log(DropCause::Rules(direction)))];
+        let report = names::report_chain(DropCause::Rules(direction));
+        let mut rules = vec![NftRule::new([], Statement::Jump(report))];
         match (mode, direction) {
             (Mode::Enforce, _) => rules.push(NftRule::new([], Statement::CountDrop)),
             (Mode::Audit, Direction::Ingress) => {

@@ -101,6 +101,11 @@ pub enum SetKind {
     /// A map from numbers of records and positions in them to verdicts, which no rule uses. The
     /// comments of its elements are the records.
     Records,
+    /// The sources of reported packets, each with its rate limit. The rules add the elements, which
+    /// have a timeout.
+    Sources(IpFamily),
+    /// The links through which new sources arrive, each with its rate limit. The same.
+    ReportLinks,
 }
 
 /// A field of a packet, and the part of a key that it is compared with.
@@ -300,7 +305,8 @@ pub enum Match {
         /// The destination port.
         to: u16,
     },
-    /// Has these fields, concatenated, in a set.
+    /// Has these fields, concatenated, in a set. If the element has a rate limit, the packet must
+    /// also exceed it.
     In(Vec<Field>, Name),
     /// Is sent to one of these ports.
     To(PortRange),
@@ -312,6 +318,11 @@ pub enum Match {
     FromNowhere(IpFamily),
     /// Is an ARP message of a sender without an address.
     ArpProbe,
+    /// Has a source that is not in the set of reported sources, and arrives through a link with too
+    /// many such sources.
+    ExcessSource(IpFamily),
+    /// Arrives through a link with too many reported packets.
+    ExcessLink,
 }
 
 /// The action of a rule.
@@ -332,7 +343,9 @@ pub enum Statement {
     /// Looks these fields up in a map and takes the verdict. Without an element, the next rule
     /// follows.
     Map(Vec<Field>, Name),
-    /// Reports the head of the packet, within a rate limit.
+    /// Adds the source to the set of reported sources, with a rate limit, if it is not there.
+    AddSource(IpFamily),
+    /// Reports the head of the packet.
     Log(DropCause),
 }
 
@@ -359,7 +372,10 @@ impl NftRule {
             | Match::Reply
             | Match::FromLinkLocal
             | Match::FromNowhere(_)
-            | Match::ArpProbe => None,
+            | Match::ArpProbe
+            // These sets are pinned.
+            | Match::ExcessSource(_)
+            | Match::ExcessLink => None,
         });
         let named = match &self.statement {
             Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => Some(name),
@@ -367,6 +383,7 @@ impl NftRule {
             | Statement::Return
             | Statement::Count
             | Statement::CountDrop
+            | Statement::AddSource(_)
             | Statement::Log(_) => None,
         };
         sets.chain(named)

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use weir_model::{IpFamily, PortRange, Protocol};
-use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
+use weir_netfilter::report::{
+    BURST, GROUP, NEW_SOURCES_PER_SECOND, PER_SECOND, SNAPLEN, SOURCE_TIMEOUT_SECONDS, prefix,
+};
 
 use crate::{
     ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict, SetKind,
-    Statement, TableId, expr::first_group, intervals, uapi::NF_IP_PRI_FILTER,
+    Statement, TableId, expr::first_group, intervals, names, uapi::NF_IP_PRI_FILTER,
 };
 
 impl fmt::Display for NftTable {
@@ -37,8 +39,14 @@ impl NftSet {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         let word = if self.kind.is_map() { "map" } else { "set" };
         writeln!(f, "\t{word} {name} {{\n\t\ttype {}", self.kind)?;
+        if let Some(size) = self.kind.max_elements() {
+            writeln!(f, "\t\tsize {size}")?;
+        }
         if let Some(flags) = self.kind.flags() {
             writeln!(f, "\t\tflags {flags}")?;
+        }
+        if self.kind.max_elements().is_some() {
+            writeln!(f, "\t\ttimeout {SOURCE_TIMEOUT_SECONDS}s")?;
         }
         writeln!(f, "\t\tcomment \"{}\"", self.comment)?;
         if !self.elements.is_empty() {
@@ -82,6 +90,7 @@ impl SetKind {
             | SetKind::ServiceRanges
             | SetKind::ServiceRangeChains => Some("interval"),
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => Some("timeout"),
+            SetKind::Sources(_) | SetKind::ReportLinks => Some("dynamic,timeout"),
             SetKind::Addresses(_)
             | SetKind::Pairs(_)
             | SetKind::Ports(_)
@@ -105,9 +114,11 @@ impl fmt::Display for SetKind {
             IpFamily::V6 => "ipv6_addr",
         };
         match *self {
-            SetKind::Addresses(family) | SetKind::Blocks(family) | SetKind::CutSenders(family) => {
-                write!(f, "{}", address(family))
-            }
+            SetKind::Addresses(family)
+            | SetKind::Blocks(family)
+            | SetKind::CutSenders(family)
+            | SetKind::Sources(family) => write!(f, "{}", address(family)),
+            SetKind::ReportLinks => f.write_str("iface_index"),
             SetKind::Pairs(family) => write!(f, "{0} . {0}", address(family)),
             SetKind::Ports(family) => write!(f, "{} . inet_proto . inet_service", address(family)),
             SetKind::Grants(family) => {
@@ -231,6 +242,18 @@ impl fmt::Display for Match {
             Match::FromNowhere(IpFamily::V4) => f.write_str("ip saddr 0.0.0.0"),
             Match::FromNowhere(IpFamily::V6) => f.write_str("ip6 saddr ::"),
             Match::ArpProbe => f.write_str("arp saddr ip 0.0.0.0"),
+            Match::ExcessLink => write!(
+                f,
+                "add @{} {{ iif limit rate over {PER_SECOND}/second burst {BURST} packets }}",
+                names::REPORTED_LINKS
+            ),
+            Match::ExcessSource(family) => write!(
+                f,
+                "{} != @{} add @{} {{ iif limit rate over {NEW_SOURCES_PER_SECOND}/second burst {NEW_SOURCES_PER_SECOND} packets }}",
+                Field::Source(*family),
+                names::reported_set(*family),
+                names::REPORTED_LINKS
+            ),
         }
     }
 }
@@ -245,11 +268,17 @@ impl fmt::Display for Statement {
             Statement::Goto(chain) => write!(f, "goto {chain}"),
             Statement::Jump(chain) => write!(f, "jump {chain}"),
             Statement::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),
-            Statement::Log(cause) => write!(
-                f,
-                "limit rate {PER_SECOND}/second burst {BURST} packets log prefix \"{}\" group {GROUP} snaplen {SNAPLEN}",
-                prefix(*cause)
-            ),
+            Statement::AddSource(family) => {
+                let (source, set) = (Field::Source(*family), names::reported_set(*family));
+                write!(
+                    f,
+                    "{source} != @{set} add @{set} {{ {source} limit rate over {PER_SECOND}/second burst {BURST} packets }}"
+                )
+            }
+            Statement::Log(cause) => {
+                let prefix = prefix(*cause);
+                write!(f, "log prefix \"{prefix}\" group {GROUP} snaplen {SNAPLEN}")
+            }
         }
     }
 }

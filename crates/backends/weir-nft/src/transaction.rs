@@ -2,6 +2,7 @@ use std::{collections::BTreeSet, fmt, iter, net::IpAddr, sync::Arc};
 
 use weir_datapath::Plan;
 use weir_model::Name;
+use weir_netfilter::report::SOURCE_TIMEOUT_SECONDS;
 use weir_netlink::TooLong;
 
 use crate::{
@@ -328,7 +329,11 @@ impl Step {
             Step::AddSet(name, kind, comment) => {
                 let word = if kind.is_map() { "map" } else { "set" };
                 write!(f, "add {word} {table} {name} {{ type {kind}; ")?;
+                kind.max_elements().map_or(Ok(()), |size| write!(f, "size {size}; "))?;
                 kind.flags().map_or(Ok(()), |flags| write!(f, "flags {flags}; "))?;
+                if kind.max_elements().is_some() {
+                    write!(f, "timeout {SOURCE_TIMEOUT_SECONDS}s; ")?;
+                }
                 write!(f, "comment \"{comment}\"; }}")
             }
             Step::AddChain(name, None) => write!(f, "add chain {table} {name}"),

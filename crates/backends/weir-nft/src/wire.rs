@@ -244,7 +244,7 @@ pub(crate) fn comment(userdata: &[u8]) -> Option<&str> {
 pub(crate) fn set_userdata(kind: SetKind, comment: &str) -> Vec<u8> {
     let is_single = fields(kind).len() == 1;
     let order = match kind {
-        SetKind::Links => BYTEORDER_HOST_ENDIAN,
+        SetKind::Links | SetKind::ReportLinks => BYTEORDER_HOST_ENDIAN,
         _ if is_single => BYTEORDER_BIG_ENDIAN,
         _ => BYTEORDER_INVALID,
     };
@@ -331,7 +331,9 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
         | SetKind::ServiceRangeChains
         | SetKind::Cut(_)
         | SetKind::CutPairs(_)
-        | SetKind::CutSenders(_) => return None,
+        | SetKind::CutSenders(_)
+        | SetKind::Sources(_)
+        | SetKind::ReportLinks => return None,
     };
     rest.is_empty().then_some(key)
 }

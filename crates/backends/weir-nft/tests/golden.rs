@@ -108,6 +108,30 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
+            	set reported-links {
+            		type iface_index
+            		size 4096
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "links of new sources of reported packets"
+            	}
+
+            	set reported4 {
+            		type ipv4_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
+            	set reported6 {
+            		type ipv6_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
             	set self4 {
             		type ipv4_addr . ipv4_addr
             		comment "pods that reach themselves"
@@ -118,22 +142,32 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		comment "pods that reach themselves"
             	}
 
+            	chain answer-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir answer" group 100 snaplen 128
+            	}
+
             	chain cut4 {
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 jump answer-report
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs jump answer-report
             		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 jump answer-report
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs jump answer-report
             		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		jump egress-report
             		counter drop
             	}
 
@@ -141,6 +175,16 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto egress-denied
+            	}
+
+            	chain egress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir egress" group 100 snaplen 128
             	}
 
             	chain egress4 {
@@ -176,7 +220,7 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             	}
 
             	chain ingress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		jump ingress-report
             		counter drop
             	}
 
@@ -184,6 +228,16 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: shop/web}, port: 80, expect: allow}]",
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto ingress-denied
+            	}
+
+            	chain ingress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir ingress" group 100 snaplen 128
             	}
 
             	chain ingress4 {
@@ -391,6 +445,30 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		comment "pods shop/app=api"
             	}
 
+            	set reported-links {
+            		type iface_index
+            		size 4096
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "links of new sources of reported packets"
+            	}
+
+            	set reported4 {
+            		type ipv4_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
+            	set reported6 {
+            		type ipv6_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
             	set self4 {
             		type ipv4_addr . ipv4_addr
             		comment "pods that reach themselves"
@@ -412,22 +490,32 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             			     udp . 1000-2000 }
             	}
 
+            	chain answer-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir answer" group 100 snaplen 128
+            	}
+
             	chain cut4 {
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 jump answer-report
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs jump answer-report
             		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 jump answer-report
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs jump answer-report
             		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		jump egress-report
             		counter drop
             	}
 
@@ -435,6 +523,16 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto egress-denied
+            	}
+
+            	chain egress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir egress" group 100 snaplen 128
             	}
 
             	chain egress4 {
@@ -470,7 +568,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	}
 
             	chain ingress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		jump ingress-report
             		counter drop
             	}
 
@@ -478,6 +576,16 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto ingress-denied
+            	}
+
+            	chain ingress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir ingress" group 100 snaplen 128
             	}
 
             	chain ingress4 {
@@ -686,6 +794,30 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             			     10.0.0.2 }
             	}
 
+            	set reported-links {
+            		type iface_index
+            		size 4096
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "links of new sources of reported packets"
+            	}
+
+            	set reported4 {
+            		type ipv4_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
+            	set reported6 {
+            		type ipv6_addr
+            		size 16384
+            		flags dynamic,timeout
+            		timeout 10s
+            		comment "sources of reported packets"
+            	}
+
             	set self4 {
             		type ipv4_addr . ipv4_addr
             		comment "pods that reach themselves"
@@ -697,22 +829,32 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pods that reach themselves"
             	}
 
+            	chain answer-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir answer" group 100 snaplen 128
+            	}
+
             	chain cut4 {
-            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 jump answer-report
             		ip saddr . th sport . ip daddr . th dport . meta l4proto @cut4 counter drop
-            		ip saddr . ip daddr . meta l4proto @cut4-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip saddr . ip daddr . meta l4proto @cut4-pairs jump answer-report
             		ip saddr . ip daddr . meta l4proto @cut4-pairs counter drop
             	}
 
             	chain cut6 {
-            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 jump answer-report
             		ip6 saddr . th sport . ip6 daddr . th dport . meta l4proto @cut6 counter drop
-            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs limit rate 100/second burst 100 packets log prefix "weir answer" group 100 snaplen 128
+            		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs jump answer-report
             		ip6 saddr . ip6 daddr . meta l4proto @cut6-pairs counter drop
             	}
 
             	chain egress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir egress" group 100 snaplen 128
+            		jump egress-report
             		counter drop
             	}
 
@@ -720,6 +862,16 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto egress-denied
+            	}
+
+            	chain egress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir egress" group 100 snaplen 128
             	}
 
             	chain egress4 {
@@ -755,7 +907,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	}
 
             	chain ingress-denied {
-            		limit rate 100/second burst 100 packets log prefix "weir ingress" group 100 snaplen 128
+            		jump ingress-report
             		counter drop
             	}
 
@@ -763,6 +915,16 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		ct status dnat ip saddr . ip daddr @self4 return
             		ct status dnat ip6 saddr . ip6 daddr @self6 return
             		goto ingress-denied
+            	}
+
+            	chain ingress-report {
+            		ip saddr @reported4 return
+            		ip6 saddr @reported6 return
+            		ip saddr != @reported4 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip6 saddr != @reported6 add @reported-links { iif limit rate over 100/second burst 100 packets } return
+            		ip saddr != @reported4 add @reported4 { ip saddr limit rate over 20/second burst 50 packets }
+            		ip6 saddr != @reported6 add @reported6 { ip6 saddr limit rate over 20/second burst 50 packets }
+            		log prefix "weir ingress" group 100 snaplen 128
             	}
 
             	chain ingress4 {

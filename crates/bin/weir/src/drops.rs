@@ -45,7 +45,9 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that the agent may wait for new drops before it answers, in seconds.
 const POLL_SECONDS: u64 = 20;
 /// The maximum size of an answer. No agent sends more.
-const MAX_ANSWER_BYTES: u64 = 16 << 20;
+const MAX_ANSWER_BYTES: u64 = 2 << 20;
+/// The number of drops that an agent keeps.
+const MAX_DROPS: usize = 1000;
 
 /// The answer of an agent.
 #[derive(Deserialize, Serialize)]
@@ -53,6 +55,9 @@ struct Page {
     drops: Vec<Dropped>,
     /// The number of the newest drop, to continue from.
     last: u64,
+    /// Whether the agent has further drops.
+    #[serde(default, skip_serializing)]
+    more: bool,
     /// The number of drops that were overwritten before this request.
     missed: u64,
     /// Why the agent cannot receive reports of dropped packets, if it cannot.
@@ -75,11 +80,14 @@ pub(crate) struct Dropped {
     pub(crate) to_port: Option<u16>,
     pub(crate) protocol: String,
     pub(crate) policies: Vec<String>,
+    /// The number of policies that are not listed.
+    #[serde(default)]
+    pub(crate) more_policies: usize,
 }
 
 impl DropsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let page = self.request(0, 0)?;
+        let mut page = self.request(0, 0)?;
         if let Some(why) = &page.drops_unavailable {
             anstream::eprintln!("the agent cannot receive reports of dropped packets: {why}");
         }
@@ -89,6 +97,11 @@ impl DropsCommand {
                 Err(error) if is_closed(&error) => Ok(Exit::Yes),
                 done => done,
             };
+        }
+        while page.more && page.drops.len() < MAX_DROPS {
+            let Page { drops, last, more, .. } = self.request(page.last, 0)?;
+            page.drops.extend(drops);
+            (page.last, page.more) = (last, more);
         }
         match self.output {
             DropsFormat::Json => present::value(out, present::Structured::Json, &page)?,

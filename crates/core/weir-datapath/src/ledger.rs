@@ -155,6 +155,11 @@ impl<D: Datapath> Ledger<D> {
         self.datapath.guard()
     }
 
+    /// The number of packets that the installed rules denied, if the machine counts them.
+    pub fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+        self.datapath.denied()
+    }
+
     /// The rules that the backend cannot express and made stricter.
     pub fn shortfalls(&self) -> Vec<Shortfall> {
         self.planner.shortfalls()

@@ -33,6 +33,8 @@ pub struct MemoryState {
     pub links: NodeLinks,
     /// Whether the machine is unreachable.
     pub unavailable: bool,
+    /// The number of denied packets.
+    pub denied: u64,
     drifted: bool,
 }
 
@@ -140,6 +142,10 @@ impl Datapath for Memory {
         machine.installed = next;
         machine.writes += 1;
         Ok(())
+    }
+
+    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+        Ok(Some(self.0.borrow().denied))
     }
 
     fn drift(&mut self, _: &MemoryPlanner) -> Result<Drift, ApplyError> {

@@ -43,6 +43,8 @@ const DRIFT_INTERVAL: Duration = Duration::from_secs(1);
 const TERMINATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval of checks of the bridges' settings.
 const BRIDGE_INTERVAL: Duration = Duration::from_secs(10);
+/// The interval of readings of the machine's count of denied packets. Reports arrive in less time.
+const DENIED_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum time between two counts of rules and sets.
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -85,6 +87,7 @@ struct Schedule {
     terminate: Instant,
     bridges: Instant,
     count: Instant,
+    denied: Instant,
     /// Whether the counts are stale.
     needs_count: bool,
 }
@@ -116,6 +119,7 @@ impl<D: Datapath> Agent<D> {
                 terminate: now,
                 bridges: now,
                 count: now,
+                denied: now,
                 needs_count: true,
             },
             reporter,
@@ -143,7 +147,6 @@ impl<D: Datapath> Agent<D> {
                 let drops = drops.collect();
                 self.reporter.dropped(drops);
             }
-            AgentEvent::DropsMissed(count) => self.reporter.drops_missed(count),
             AgentEvent::DropsUnavailable(error) => self.reporter.drops_unavailable(error),
             AgentEvent::Plugin(request) => self.handle_request(request),
             AgentEvent::PodRead(pod) => self.add_read_pod(*pod),
@@ -185,6 +188,9 @@ impl<D: Datapath> Agent<D> {
             self.terminate_flows(now);
         }
         self.remove_superseded(now);
+        if now >= self.due.denied && matches!(self.applies.last, Some(Ok(()))) {
+            self.count_denied(now);
+        }
         self.reporter.remind(now);
         if now >= self.due.bridges {
             self.due.bridges = now + BRIDGE_INTERVAL;
@@ -330,7 +336,7 @@ impl<D: Datapath> Agent<D> {
         let span = tracing::debug_span!("drift", drift = tracing::field::Empty);
         let _entered = span.enter();
         self.due.drift = now + DRIFT_INTERVAL;
-        self.reporter.log_suppressed_drops();
+        self.reporter.log_suppressed_drops(now);
         self.check_guard();
         match self.ledger.drift() {
             Ok(drift) => {
@@ -343,6 +349,16 @@ impl<D: Datapath> Agent<D> {
             Err(error) => self.reporter.failed("drift", "cannot check the rules for drift", &error),
         }
         self.report_diagnostics();
+    }
+
+    /// Compares the machine's count of denied packets with the reported ones.
+    fn count_denied(&mut self, now: Instant) {
+        self.due.denied = now + DENIED_INTERVAL;
+        match self.ledger.denied() {
+            Ok(Some(count)) => self.reporter.denied(count),
+            Ok(None) => (),
+            Err(error) => self.reporter.failed("drops", "cannot count denied packets", &error),
+        }
     }
 
     fn terminate_flows(&mut self, now: Instant) {

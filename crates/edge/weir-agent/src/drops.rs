@@ -1,12 +1,12 @@
-//! Dropped packets: their pods, their policies, and the ring of the last ones.
+//! Dropped packets with their pods and their policies.
+//!
+//! *Invariant*: a drop takes up a bounded number of bytes, however many policies select its pod.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-};
+mod ring;
+
+use std::sync::Arc;
 
 use serde::Serialize;
-use tokio::sync::watch;
 use weir_datapath::{DropCause, Dropped, Mode};
 use weir_engine::Engine;
 use weir_model::{
@@ -14,8 +14,10 @@ use weir_model::{
 };
 use weir_runtime::time::rfc3339;
 
-/// The number of drops that the ring keeps.
-const CAPACITY: usize = 1000;
+pub(crate) use ring::{DropsPage, Ring};
+
+/// The most policies that a drop names. Tenants can create thousands that select one pod.
+const MAX_POLICY_NAMES: usize = 3;
 /// Protocols without ports, which policies cannot name.
 const IPPROTO_ICMP: u8 = 1;
 const IPPROTO_ICMPV6: u8 = 58;
@@ -35,8 +37,10 @@ pub(crate) struct Drop {
     to_pod: Option<String>,
     to_port: Option<u16>,
     protocol: String,
-    /// The policies that isolate the pod, the one whose rule denied, or another reason.
+    /// The first of the policies that isolate the pod, the one whose rule denied, or another reason.
     policies: Vec<String>,
+    /// The number of the other policies that isolate the pod.
+    more_policies: usize,
 }
 
 impl Drop {
@@ -52,6 +56,7 @@ impl Drop {
             let local = program.owner(address).map(|(id, _)| id.clone());
             local.or_else(|| engine.owner(address)).map(|id: PodId| id.to_string())
         };
+        let Blame { policies, more } = blame(packet, program);
         Drop {
             number: 0,
             time: rfc3339(packet.time),
@@ -68,14 +73,26 @@ impl Drop {
             protocol: protocol_name(packet.protocol),
             policies: match packet.cause.reason() {
                 Some(reason) => vec![reason.to_owned()],
-                None => blame(packet, program).iter().map(ToString::to_string).collect(),
+                None => policies.iter().map(ToString::to_string).collect(),
             },
+            more_policies: more,
         }
     }
 
     /// The policies, for a label.
     pub(crate) fn policies(&self) -> String {
-        self.policies.join(", ")
+        match self.more_policies {
+            0 => self.policies.join(", "),
+            more => format!("{} and {more} more", self.policies.join(", ")),
+        }
+    }
+
+    /// The memory that the drop takes up.
+    fn bytes(&self) -> usize {
+        let Drop { time, direction, from, from_pod, to, to_pod, protocol, policies, .. } = self;
+        let texts = [time, direction, from, to, protocol].into_iter();
+        let texts = texts.chain(from_pod).chain(to_pod).chain(policies);
+        size_of::<Drop>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
     }
 
     /// The direction, for a label.
@@ -115,23 +132,47 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
+/// The policies that a packet was dropped for.
+#[derive(Default)]
+struct Blame {
+    policies: Vec<PolicyId>,
+    /// The number of policies that are not listed.
+    more: usize,
+}
+
+impl Blame {
+    fn new(sections: &[Arc<Section>]) -> Self {
+        let (named, others) = sections.split_at(sections.len().min(MAX_POLICY_NAMES));
+        let policies = named.iter().map(|section| section.policy.clone()).collect();
+        Blame { policies, more: others.len() }
+    }
+
+    fn join(mut self, other: Blame) -> Self {
+        self.policies.extend(other.policies);
+        let cut = self.policies.len().saturating_sub(MAX_POLICY_NAMES);
+        self.policies.truncate(MAX_POLICY_NAMES);
+        Blame { policies: self.policies, more: self.more + other.more + cut }
+    }
+}
+
 /// The policies a packet was dropped for, as far as the rules are still those it met.
-fn blame(packet: &Dropped, program: &Program) -> Vec<PolicyId> {
+fn blame(packet: &Dropped, program: &Program) -> Blame {
     match packet.cause {
         DropCause::Rules(direction) => deniers(packet, direction, program),
-        DropCause::SpoofedSource | DropCause::Encapsulation => Vec::new(),
+        DropCause::SpoofedSource | DropCause::Encapsulation => Blame::default(),
         DropCause::Answer => {
             let denies = |direction: &Direction| {
                 packet.flow().is_some_and(|flow| program.side(&flow, *direction) == Verdict::Deny)
             };
             let both = Direction::BOTH.into_iter().filter(denies);
-            both.flat_map(|direction| deniers(packet, direction, program)).collect()
+            let both = both.map(|direction| deniers(packet, direction, program));
+            both.fold(Blame::default(), Blame::join)
         }
     }
 }
 
 /// The policies that deny the connection of a packet to a pod, or from it.
-fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Vec<PolicyId> {
+fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Blame {
     let flow = packet.flow();
     // Without ports, only rules about every port can have been meant.
     let (from, to) = packet.ends();
@@ -141,83 +182,20 @@ fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Vec<Pol
         None => rule.ports == Ports::Any && program.matches_peer(rule, &some_flow),
     };
     let (here, _) = some_flow.ends(direction);
-    let Some((_, endpoint)) = program.owner(here) else { return Vec::new() };
+    let Some((_, endpoint)) = program.owner(here) else { return Blame::default() };
     let chain = endpoint.rules.chain(direction);
-    let denier = |sections: &[std::sync::Arc<Section>]| {
-        let decides =
-            |section: &&std::sync::Arc<Section>| section.rules.iter().any(|r| matches(&r));
+    let denier = |sections: &[Arc<Section>]| {
+        let decides = |section: &&Arc<Section>| section.rules.iter().any(|r| matches(&r));
         let section = sections.iter().find(decides)?;
         let rule = section.rules.iter().find(matches)?;
-        (rule.action == Action::Deny).then(|| vec![section.policy.clone()])
+        (rule.action == Action::Deny).then(|| Blame::new(std::slice::from_ref(section)))
     };
     if let Some(denier) = denier(&chain.admin) {
         return denier;
     }
     match &chain.isolation {
-        Some(sections) => sections.iter().map(|section| section.policy.clone()).collect(),
+        Some(sections) => Blame::new(sections),
         None => denier(&chain.baseline).unwrap_or_default(),
-    }
-}
-
-/// The last drops, numbered.
-#[derive(Debug)]
-pub(crate) struct Ring {
-    kept: Mutex<VecDeque<Drop>>,
-    /// The number of the last one.
-    last: watch::Sender<u64>,
-}
-
-/// The body of `/drops`.
-#[derive(Debug, Serialize)]
-pub(crate) struct DropsPage {
-    /// Oldest first.
-    pub(crate) drops: Vec<Drop>,
-    /// The sequence number for the next request.
-    pub(crate) last: u64,
-    /// How many drops the ring had to discard since the requested number.
-    pub(crate) missed: u64,
-    /// Why the datapath does not report dropped packets.
-    #[serde(rename = "dropsUnavailable")]
-    pub(crate) drops_unavailable: Option<String>,
-}
-
-impl Ring {
-    pub(crate) fn new() -> Self {
-        Ring { kept: Mutex::default(), last: watch::Sender::new(0) }
-    }
-
-    /// Adds drops and numbers them.
-    pub(crate) fn extend(&self, drops: impl IntoIterator<Item = Drop>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut last = *self.last.borrow();
-        for drop in drops {
-            last += 1;
-            if kept.len() == CAPACITY {
-                kept.pop_front();
-            }
-            kept.push_back(Drop { number: last, ..drop });
-        }
-        std::mem::drop(kept);
-        self.last.send_replace(last);
-    }
-
-    /// The drops after a number. A number from the future belongs to an earlier agent: all drops
-    /// are new.
-    pub(crate) fn after(&self, number: u64) -> DropsPage {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = *self.last.borrow();
-        let number = if number > last { 0 } else { number };
-        let drops: Vec<Drop> = kept.iter().filter(|drop| drop.number > number).cloned().collect();
-        let missed = match number {
-            0 => 0,
-            number => (last - number).saturating_sub(drops.len() as u64),
-        };
-        DropsPage { drops, last, missed, drops_unavailable: None }
-    }
-
-    /// Notifies of each new sequence number.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.last.subscribe()
     }
 }
 
@@ -242,9 +220,13 @@ mod tests {
 {apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: admin}, spec: {priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {protocol: TCP, port: 22}}]}]}}
 ";
 
-    fn engine() -> (Engine, Program) {
+    pub(super) fn engine() -> (Engine, Program) {
+        engine_of(MANIFESTS)
+    }
+
+    fn engine_of(manifests: &str) -> (Engine, Program) {
         let mut reader = weir_api::ManifestReader::new();
-        reader.read_file("test".into(), MANIFESTS.as_bytes());
+        reader.read_file("test".into(), manifests.as_bytes());
         let world: World = reader.finish().objects.into_iter().collect();
         let mut engine = Engine::new(Locality::Node("n1".into()));
         let mut program = Program::default();
@@ -252,7 +234,7 @@ mod tests {
         (engine, program)
     }
 
-    fn packet(protocol: u8, ports: Option<(u16, u16)>) -> Dropped {
+    pub(super) fn packet(protocol: u8, ports: Option<(u16, u16)>) -> Dropped {
         let (from, to) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
         Dropped {
             time: UNIX_EPOCH,
@@ -296,17 +278,27 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_last_drops_and_counts_the_others() {
-        let (engine, program) = engine();
-        let drop = Drop::new(&packet(6, Some((40000, 80))), None, &engine, &program);
-        let ring = Ring::new();
-        ring.extend(vec![drop.clone(); 10]);
-        assert_eq!(ring.after(0).drops.len(), 10);
-        let page = ring.after(7);
-        assert_eq!((page.drops.len(), page.last, page.missed), (3, 10, 0));
-        ring.extend(vec![drop; CAPACITY + 5]);
-        let page = ring.after(10);
-        assert_eq!((page.drops.len(), page.missed), (CAPACITY, 5));
-        assert_eq!(ring.after(1_000_000).drops.len(), CAPACITY, "the agent was restarted");
+    fn a_drop_names_three_policies_and_counts_the_others() {
+        let policy = |number: u32| {
+            let name = format!("{number:04}{}", "x".repeat(200));
+            format!(
+                "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}, namespace: shop}}, spec: {{podSelector: {{}}}}}}\n"
+            )
+        };
+        let manifests = MANIFESTS.to_owned() + &(0..4000).map(policy).collect::<String>();
+        let (engine, program) = engine_of(&manifests);
+        let opening = packet(6, Some((40000, 80)));
+        let drop = Drop::new(&opening, None, &engine, &program);
+        assert_eq!((drop.policies.len(), drop.more_policies), (3, 3999));
+        assert!(drop.policies().ends_with(" and 3999 more"), "{}", drop.policies());
+        let answer = Dropped {
+            cause: DropCause::Answer,
+            from: opening.to,
+            to: opening.from,
+            ports: Some((80, 40000)),
+            ..opening
+        };
+        let drop = Drop::new(&answer, None, &engine, &program);
+        assert_eq!((drop.policies.len(), drop.more_policies), (3, 3999));
     }
 }

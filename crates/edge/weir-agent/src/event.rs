@@ -13,8 +13,6 @@ pub(crate) enum AgentEvent {
     Source(SourceEvent, Instant),
     /// A batch of dropped packets. The `Arc` bounds the number of queued batches.
     Dropped(Vec<Dropped>, Arc<()>),
-    /// This many further packets were dropped while the queue was full.
-    DropsMissed(u64),
     /// The datapath cannot report dropped packets, for this reason.
     DropsUnavailable(String),
     /// A request from the CNI plugin.

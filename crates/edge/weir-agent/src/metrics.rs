@@ -1,7 +1,5 @@
 //! The metrics.
 
-use std::collections::BTreeSet;
-
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -11,9 +9,6 @@ use prometheus_client::{
     },
     registry::Registry,
 };
-
-/// The most combinations of direction and policies that get their own counter of drops.
-const MAX_DROP_KINDS: usize = 500;
 
 /// The buckets for times since an object was written, in seconds. The API server records that time
 /// in whole seconds.
@@ -144,7 +139,7 @@ impl AgentMetrics {
         let missed = self.missed.clone();
         registry.register(
             "weir_drops_missed",
-            "Dropped packets that the agent did not examine",
+            "Packets that the rules denied and that were not reported",
             missed,
         );
     }
@@ -170,23 +165,19 @@ impl AgentMetrics {
         self.applies.get_or_create(&label("outcome", outcome)).inc();
     }
 
-    /// Counts a dropped packet. `seen` holds the directions and policies that have their own
-    /// counter.
-    pub(crate) fn dropped(
-        &self,
-        direction: &str,
-        policies: &str,
-        seen: &mut BTreeSet<(String, String)>,
-    ) {
-        let mut kind = (direction.to_owned(), policies.to_owned());
-        if !seen.contains(&kind) && seen.len() >= MAX_DROP_KINDS {
-            kind.1 = "others".into();
-        }
-        self.drops
-            .get_or_create(&[("direction", kind.0.clone()), ("policy", kind.1.clone())])
-            .inc();
-        seen.insert(kind);
+    /// Counts a dropped packet by direction and policies.
+    pub(crate) fn dropped(&self, kind: &(String, String)) {
+        self.drops.get_or_create(&drop_labels(kind)).inc();
     }
+
+    /// Removes the counter of a direction and policies.
+    pub(crate) fn forget_dropped(&self, kind: &(String, String)) {
+        self.drops.remove(&drop_labels(kind));
+    }
+}
+
+fn drop_labels((direction, policies): &(String, String)) -> [MetricLabel; 2] {
+    [("direction", direction.clone()), ("policy", policies.clone())]
 }
 
 /// One label.

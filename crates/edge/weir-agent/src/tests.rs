@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod drops;
 mod guard;
 mod kubernetes_events;
 mod surroundings;

@@ -1,7 +1,7 @@
 //! The threads that send events to the loop.
 
 use std::{
-    io, mem,
+    io,
     net::TcpListener,
     sync::{
         Arc,
@@ -22,7 +22,7 @@ use crate::{
     report::AgentReport,
 };
 
-/// The most batches of dropped packets in the loop's queue. Packets beyond them are only counted.
+/// The most batches of dropped packets in the loop's queue. Packets beyond them count as missed.
 const MAX_DROP_BATCHES: usize = 16;
 /// The delay after the datapath failed to report dropped packets.
 const DROPS_RETRY: Duration = Duration::from_secs(5);
@@ -87,13 +87,10 @@ pub(crate) fn receive_drops(
     let receive = move || {
         // Every queued batch holds a clone.
         let queued = Arc::new(());
-        let mut missed = 0;
         loop {
             let event = match drops.next() {
-                Ok(packets) if Arc::strong_count(&queued) > MAX_DROP_BATCHES => {
-                    missed += packets.len() as u64;
-                    continue;
-                }
+                // The kernel's counters show how many were missed.
+                Ok(_) if Arc::strong_count(&queued) > MAX_DROP_BATCHES => continue,
                 Ok(packets) => AgentEvent::Dropped(packets, queued.clone()),
                 Err(error) => AgentEvent::DropsUnavailable(error.with_causes()),
             };
@@ -103,9 +100,6 @@ pub(crate) fn receive_drops(
             }
             if is_unavailable {
                 thread::sleep(DROPS_RETRY);
-            }
-            if missed > 0 && events.send(AgentEvent::DropsMissed(mem::take(&mut missed))).is_err() {
-                return;
             }
         }
     };

@@ -8,11 +8,24 @@ use crate::Logged;
 /// The netlink group of the reports: that of kube-router.
 pub const GROUP: u16 = 100;
 
-/// The rate limit of each rule that reports, in packets per second.
-pub const PER_SECOND: u32 = 100;
+/// The rate limit of the reports about packets from one source address, in packets per second.
+pub const PER_SECOND: u32 = 20;
 
-/// The burst of the rate limit, in packets.
-pub const BURST: u32 = 100;
+/// The burst of this limit, in packets.
+pub const BURST: u32 = 50;
+
+/// The most source addresses that have a rate limit of their own at a time.
+pub const MAX_SOURCES: u32 = 16_384;
+
+/// How long the kernel remembers a source address, in seconds.
+pub const SOURCE_TIMEOUT_SECONDS: u32 = 10;
+
+/// The rate at which new source addresses are reported, per second, and its burst. It bounds the
+/// memory that a sender of false addresses can take up.
+pub const NEW_SOURCES_PER_SECOND: u32 = 100;
+
+/// The most links that have a limit of new source addresses of their own at a time.
+pub const MAX_LINKS: u32 = 4096;
 
 /// The reported bytes per packet: enough for the ports behind a few extension headers.
 pub const SNAPLEN: u32 = 128;

@@ -96,6 +96,11 @@ impl<B: Backend> TrialCluster<B> {
         self.backend
     }
 
+    /// The number of packets that the first node's kernel denied.
+    pub fn denied(&mut self) -> u64 {
+        self.agents[0].ledger.denied().unwrap().expect("the kernel counts")
+    }
+
     /// Adds or replaces a policy.
     pub fn put(&mut self, policy: &str) {
         self.change(&format!("policies:\n{policy}"));

@@ -25,6 +25,7 @@ mod kube_proxy;
 mod moving;
 pub mod node;
 pub mod random;
+mod reports;
 mod spoofing;
 pub mod traffic;
 
@@ -113,6 +114,8 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("a_pod_that_moves_between_sets_is_always_filtered", moving::between_sets),
         ("a_pod_that_is_no_longer_passed_is_always_filtered", moving::passed_on),
         ("in_audit_mode_denials_pass_and_are_reported", judged::in_audit_mode),
+        ("one_source_cannot_hide_the_drops_of_another", reports::a_flood),
+        ("false_source_addresses_cannot_hide_drops", reports::false_addresses),
         ("a_restart_in_another_mode_switches_the_mode", judged::another_mode),
     ];
     let all =

@@ -66,7 +66,7 @@ impl Packet<'_> {
                     decided => return decided,
                 },
                 IptablesTarget::Mark { value, mask } => self.mark = self.mark & !mask | value,
-                IptablesTarget::Log(_) => (),
+                IptablesTarget::AddSource(_) | IptablesTarget::Log(_) => (),
             }
         }
         None
@@ -152,8 +152,8 @@ fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
             let longest = longest.max_by_key(|(net, _)| net.prefix_len());
             return longest.is_some_and(|(_, is_in_set)| is_in_set);
         }
-        // No connection was terminated, and there is no IPVS service.
-        IpSetKind::Cut | IpSetKind::Ipvs => return false,
+        // No connection was terminated, no packet reported, and there is no IPVS service.
+        IpSetKind::Cut | IpSetKind::Ipvs | IpSetKind::Sources => return false,
     };
     set.entries.contains_key(&entry)
 }

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_model::{IpFamily, PortRange, Protocol};
-use weir_netfilter::report::{BURST, GROUP, PER_SECOND, SNAPLEN, prefix};
+use weir_netfilter::report::{BURST, GROUP, NEW_SOURCES_PER_SECOND, PER_SECOND, SNAPLEN, prefix};
 
 use super::{Expr, WireVerdict};
-use crate::{Field, Match, NftRule, Statement, uapi::*, wire};
+use crate::{Field, Match, NftRule, Statement, names, uapi::*, wire};
 
 /// The connection states that need no verdict.
 const ACCEPTED_STATES: u32 = CT_STATE_ESTABLISHED | CT_STATE_RELATED;
@@ -21,8 +21,6 @@ const ETH_P_IPV6: u16 = 0x86dd;
 const LINK_LOCAL: [u8; 4] = [0xfe, 0x80, 0, 0];
 const LINK_LOCAL_MASK: [u8; 4] = [0xff, 0xc0, 0, 0];
 
-/// The unit of a limit, in seconds.
-const SECOND: u64 = 1;
 /// The hop limit of a packet that no router has forwarded.
 const MAX_HOP_LIMIT: u8 = u8::MAX;
 /// The ICMPv6 types of neighbour discovery: router solicitation to redirect.
@@ -146,6 +144,28 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
             push_fields(&[Field::ArpSender], all);
             all.push(compare(NFT_CMP_EQ, &[0; 4]));
         }
+        Match::ExcessLink => all.extend([
+            Expr::Meta { key: NFT_META_IIF, to: 0 },
+            Expr::Exceeds {
+                set: names::REPORTED_LINKS.into(),
+                register: 0,
+                rate: PER_SECOND.into(),
+                burst: BURST,
+            },
+        ]),
+        Match::ExcessSource(family) => {
+            push_fields(&[Field::Source(*family)], all);
+            all.extend([
+                Expr::Absent { set: names::reported_set(*family), register: 0 },
+                Expr::Meta { key: NFT_META_IIF, to: 0 },
+                Expr::Exceeds {
+                    set: names::REPORTED_LINKS.into(),
+                    register: 0,
+                    rate: NEW_SOURCES_PER_SECOND.into(),
+                    burst: NEW_SOURCES_PER_SECOND,
+                },
+            ]);
+        }
     }
 }
 
@@ -163,10 +183,17 @@ fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
             push_fields(key, all);
             all.push(Expr::VerdictMap { set: map.clone(), register: 0 });
         }
-        Statement::Log(cause) => all.extend([
-            Expr::Limit { rate: PER_SECOND.into(), unit: SECOND, burst: BURST },
-            Expr::Log { group: GROUP, prefix: prefix(*cause).into(), snaplen: SNAPLEN },
-        ]),
+        Statement::AddSource(family) => {
+            let set = names::reported_set(*family);
+            push_fields(&[Field::Source(*family)], all);
+            all.extend([
+                Expr::Absent { set: set.clone(), register: 0 },
+                Expr::Exceeds { set, register: 0, rate: PER_SECOND.into(), burst: BURST },
+            ]);
+        }
+        Statement::Log(cause) => {
+            all.push(Expr::Log { group: GROUP, prefix: prefix(*cause).into(), snaplen: SNAPLEN });
+        }
     }
 }
 

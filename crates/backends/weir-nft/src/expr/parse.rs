@@ -3,7 +3,7 @@
 use weir_model::Name;
 use weir_netlink::{Attribute, Attributes, Malformed};
 
-use super::{Expr, WireVerdict};
+use super::{Expr, SECOND, WireVerdict};
 use crate::uapi::*;
 
 impl WireVerdict {
@@ -31,24 +31,48 @@ impl WireVerdict {
 impl Expr {
     /// Parses an element of a list of expressions.
     pub(crate) fn parse(element: &Attribute<'_>) -> Result<Expr, Malformed> {
-        let (mut name, mut data) = ("", None);
-        for attribute in element.attributes() {
-            let attribute = attribute?;
-            match attribute.kind {
-                NFTA_EXPR_NAME => name = attribute.text()?,
-                NFTA_EXPR_DATA => data = Some(attribute),
-                _ => (),
-            }
-        }
-        let mut parts = ExprAttributes::default();
-        for attribute in data.iter().flat_map(Attribute::attributes) {
-            let attribute = attribute?;
-            if let Some(part) = parts.0.get_mut(usize::from(attribute.kind)) {
-                *part = Some(attribute);
-            }
-        }
+        let (name, parts) = parts(element)?;
         Ok(parts.parse(name)?.unwrap_or_else(|| Expr::Foreign(name.into())))
     }
+}
+
+/// The name and the attributes of an expression.
+fn parts<'a>(element: &Attribute<'a>) -> Result<(&'a str, ExprAttributes<'a>), Malformed> {
+    let (mut name, mut data) = ("", None);
+    for attribute in element.attributes() {
+        let attribute = attribute?;
+        match attribute.kind {
+            NFTA_EXPR_NAME => name = attribute.text()?,
+            NFTA_EXPR_DATA => data = Some(attribute),
+            _ => (),
+        }
+    }
+    let mut parts = ExprAttributes::default();
+    for attribute in data.iter().flat_map(Attribute::attributes) {
+        let attribute = attribute?;
+        if let Some(part) = parts.0.get_mut(usize::from(attribute.kind)) {
+            *part = Some(attribute);
+        }
+    }
+    Ok((name, parts))
+}
+
+/// The packets that the counters of a rule counted.
+pub(crate) fn counted_packets(rule: Attributes<'_>) -> Result<u64, Malformed> {
+    let mut sum = 0_u64;
+    for attribute in rule {
+        let attribute = attribute?;
+        if attribute.kind != NFTA_RULE_EXPRESSIONS {
+            continue;
+        }
+        for element in attribute.attributes() {
+            let (name, parts) = parts(&element?)?;
+            if let ("counter", Some(packets)) = (name, parts.get(NFTA_COUNTER_PACKETS)) {
+                sum = sum.saturating_add(packets.be_u64()?);
+            }
+        }
+    }
+    Ok(sum)
 }
 
 /// The index of a register by its number in the kernel.
@@ -100,12 +124,13 @@ impl<'a> ExprAttributes<'a> {
                 let set = self.text(NFTA_LOOKUP_SET)?;
                 let destination =
                     self.get(NFTA_LOOKUP_DREG).map(|part| part.be_u32()).transpose()?;
-                let is_plain = self.number(NFTA_LOOKUP_FLAGS)? == 0;
-                let register = self.register(NFTA_LOOKUP_SREG)?.filter(|_| is_plain);
-                register.and_then(|register| match destination {
-                    None => Some(Expr::Lookup { set, register }),
-                    Some(NFT_REG_VERDICT) => Some(Expr::VerdictMap { set, register }),
-                    Some(_) => None,
+                let flags = self.number(NFTA_LOOKUP_FLAGS)?;
+                let register = self.register(NFTA_LOOKUP_SREG)?;
+                register.and_then(|register| match (destination, flags) {
+                    (None, 0) => Some(Expr::Lookup { set, register }),
+                    (None, NFT_LOOKUP_F_INV) => Some(Expr::Absent { set, register }),
+                    (Some(NFT_REG_VERDICT), 0) => Some(Expr::VerdictMap { set, register }),
+                    _ => None,
                 })
             }
             "immediate" if self.number(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT => {
@@ -114,15 +139,14 @@ impl<'a> ExprAttributes<'a> {
                 WireVerdict::parse(data)?.map(Expr::Verdict)
             }
             "counter" => Some(Expr::Counter),
-            "limit"
-                if self.number(NFTA_LIMIT_TYPE)? == NFT_LIMIT_PKTS
-                    && self.number(NFTA_LIMIT_FLAGS)? == 0 =>
-            {
-                Some(Expr::Limit {
-                    rate: self.get(NFTA_LIMIT_RATE).map_or(Ok(0), |part| part.be_u64())?,
-                    unit: self.get(NFTA_LIMIT_UNIT).map_or(Ok(0), |part| part.be_u64())?,
-                    burst: self.number(NFTA_LIMIT_BURST)?,
-                })
+            "dynset" if self.number(NFTA_DYNSET_OP)? == NFT_DYNSET_OP_ADD => {
+                let set = self.text(NFTA_DYNSET_SET_NAME)?;
+                let register = self.register(NFTA_DYNSET_SREG_KEY)?;
+                let limit = self.get(NFTA_DYNSET_EXPR).map(|limit| parts(&limit)).transpose()?;
+                match (register, limit) {
+                    (Some(register), Some(("limit", limit))) => limit.exceeds(set, register)?,
+                    _ => None,
+                }
             }
             "log" => Some(Expr::Log {
                 group: self.get(NFTA_LOG_GROUP).map_or(Ok(0), |part| part.be_u16())?,
@@ -131,6 +155,16 @@ impl<'a> ExprAttributes<'a> {
             }),
             _ => None,
         })
+    }
+
+    /// Parses the limit of the keys of a set. `None` if weir never writes such a limit.
+    fn exceeds(&self, set: Name, register: u32) -> Result<Option<Expr>, Malformed> {
+        let wide = |kind| self.get(kind).map_or(Ok(0), |part| part.be_u64());
+        let is_ours = self.number(NFTA_LIMIT_TYPE)? == NFT_LIMIT_PKTS
+            && self.number(NFTA_LIMIT_FLAGS)? == NFT_LIMIT_F_INV
+            && wide(NFTA_LIMIT_UNIT)? == SECOND;
+        let (rate, burst) = (wide(NFTA_LIMIT_RATE)?, self.number(NFTA_LIMIT_BURST)?);
+        Ok(is_ours.then_some(Expr::Exceeds { set, register, rate, burst }))
     }
 
     fn get(&self, kind: u16) -> Option<Attribute<'a>> {

@@ -38,7 +38,7 @@ impl Way<'_> {
                 Statement::Accept => return Some(Verdict::Allow),
                 Statement::CountDrop => return Some(Verdict::Deny),
                 Statement::Return => return None,
-                Statement::Log(_) | Statement::Count => continue,
+                Statement::AddSource(_) | Statement::Log(_) | Statement::Count => continue,
                 Statement::Goto(chain) => NftVerdict::Goto(chain.clone()),
                 Statement::Jump(chain) => NftVerdict::Jump(chain.clone()),
                 Statement::Map(fields, map) => match self.find(fields, map, flow).flatten() {
@@ -63,8 +63,10 @@ impl Way<'_> {
         match one {
             // The packet opens its connection, is not translated, and is not neighbour discovery.
             Match::Established | Match::Translated | Match::NeighbourDiscovery => false,
-            // It has one receiver, and the node routes it.
-            Match::ToStations
+            // It has one receiver, the node routes it, and its source is reported.
+            Match::ExcessSource(_)
+            | Match::ExcessLink
+            | Match::ToStations
             | Match::ToGroup(_)
             | Match::Protocol(_)
             | Match::Icmpv6 { .. }
@@ -128,6 +130,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
         }
         SetKind::Families => ElementKey::Family(flow.from.into()),
         // No connection was terminated, and the guard has its own tables.
+        SetKind::Sources(_) | SetKind::ReportLinks => return None,
         SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => return None,
         SetKind::LinkAddresses(_) | SetKind::Links | SetKind::Records => return None,
     };

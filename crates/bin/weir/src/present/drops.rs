@@ -46,10 +46,17 @@ pub(crate) fn rows(out: &mut dyn Write, drops: &[Dropped]) -> io::Result<()> {
             Plain(&drop.direction).to_string(),
             Plain(name(&drop.from_pod, &drop.from)).to_string(),
             Plain(name(&drop.to_pod, &drop.to) + &port).to_string(),
-            Plain(drop.policies.join(", ")),
+            Plain(policies(drop)),
         )?;
     }
     Ok(())
+}
+
+fn policies(drop: &Dropped) -> String {
+    match drop.more_policies {
+        0 => drop.policies.join(", "),
+        more => format!("{} and {more} more", drop.policies.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +73,7 @@ mod tests {
                 r#"{"number": 1, "time": "2026-01-02T03:04:05.678Z", "direction": "ingress", "from": "10.0.0.3", "fromPod": "shop/job", "fromPort": 40000, "to": "10.0.0.1", "toPod": "shop/web", "toPort": 80, "protocol": "TCP", "policies": ["NetworkPolicy shop/web"]}"#,
             ),
             drop(
-                r#"{"number": 2, "time": "2026-01-02T03:04:06.678Z", "direction": "egress", "from": "10.0.0.1", "fromPod": "shop/\u001b[31mweb", "fromPort": null, "to": "203.0.113.7", "toPod": null, "toPort": null, "protocol": "ICMP", "policies": ["NetworkPolicy shop/a", "NetworkPolicy shop/b"]}"#,
+                r#"{"number": 2, "time": "2026-01-02T03:04:06.678Z", "direction": "egress", "from": "10.0.0.1", "fromPod": "shop/\u001b[31mweb", "fromPort": null, "to": "203.0.113.7", "toPod": null, "toPort": null, "protocol": "ICMP", "policies": ["NetworkPolicy shop/a", "NetworkPolicy shop/b"], "morePolicies": 7}"#,
             ),
         ];
         let mut out = Vec::new();
@@ -75,7 +82,7 @@ mod tests {
         expect![[r#"
             time                      direction  from                      to                                  policies
             2026-01-02T03:04:05.678Z  ingress    shop/job (10.0.0.3)       shop/web (10.0.0.1) 80/TCP          NetworkPolicy shop/web
-            2026-01-02T03:04:06.678Z  egress     shop/\u{1b}[31mweb (10.0.0.1)  203.0.113.7 ICMP                    NetworkPolicy shop/a, NetworkPolicy shop/b
+            2026-01-02T03:04:06.678Z  egress     shop/\u{1b}[31mweb (10.0.0.1)  203.0.113.7 ICMP                    NetworkPolicy shop/a, NetworkPolicy shop/b and 7 more
         "#]].assert_eq(&text);
     }
 }

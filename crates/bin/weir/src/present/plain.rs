@@ -42,11 +42,11 @@ impl fmt::Write for Filter<'_, '_> {
     }
 }
 
-/// Whether a terminal interprets the character instead of showing it: control characters, line
-/// separators, and changes of the writing direction.
+/// Whether a terminal interprets the character instead of showing it, or shows nothing: control
+/// characters, line separators, changes of the writing direction, and characters without width.
 fn is_control(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -55,10 +55,10 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        let hostile = "a\u{1b}[31mb\rc\nd\u{7}e\u{9b}f\u{202e}g é→✓";
+        let hostile = "a\u{1b}[31mb\rc\nd\u{7}e\u{9b}f\u{202e}g\u{200b}h\u{feff}i é→✓";
         assert_eq!(
             Plain(hostile).to_string(),
-            r"a\u{1b}[31mb\u{d}c\u{a}d\u{7}e\u{9b}f\u{202e}g é→✓"
+            r"a\u{1b}[31mb\u{d}c\u{a}d\u{7}e\u{9b}f\u{202e}g\u{200b}h\u{feff}i é→✓"
         );
     }
 

@@ -30,13 +30,16 @@ fn node(filter: Filter) -> Node {
     node
 }
 
-/// All rules and sets of the node, without counters and numbers that the kernel chooses.
+/// All rules and sets of the node, without counters and numbers that the kernel chooses, and without
+/// the sources of reported packets, which the rules add.
 fn rules(node: &Node) -> String {
     let saved = ["iptables-save", "ip6tables-save"].map(|save| node.run_ok(save)).concat();
     let rules = saved.lines().filter(|line| !line.starts_with('#'));
     let rules: Vec<&str> = rules.map(|line| line.split(" [").next().unwrap_or(line)).collect();
     let sets = node.run_ok("ipset save -o save");
-    let mut sets: Vec<String> = sets.lines().map(without_kernel_numbers).collect();
+    let is_planned = |line: &&str| !line.starts_with("add KUBE-SRC-REPORTED ");
+    let mut sets: Vec<String> =
+        sets.lines().filter(is_planned).map(without_kernel_numbers).collect();
     sets.sort();
     format!("{}\n{}", rules.join("\n"), sets.join("\n"))
 }

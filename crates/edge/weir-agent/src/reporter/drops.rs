@@ -1,27 +1,83 @@
 //! Dropped packets in metrics, in the log and in the ring that `/drops` serves.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use super::{Mode, Reporter, mem};
 use crate::drops::Drop;
 
 /// The most drops that are logged per second.
 const MAX_LOGGED_DROPS: u32 = 50;
+/// The most combinations of direction and policies that have their own counter.
+const MAX_DROP_KINDS: usize = 500;
+/// A counter that did not change for this long makes room for another one.
+const KIND_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// How many drops were logged.
+/// The state of the reports about drops.
 #[derive(Debug)]
 pub(super) struct DropLog {
     mode: Mode,
-    /// The directions and policies that have a metric.
-    kinds: BTreeSet<(String, String)>,
-    /// The drops logged since the last call of `log_suppressed_drops`, and those left out.
+    /// The directions and policies that have a counter, and when they were last seen.
+    kinds: BTreeMap<(String, String), Instant>,
+    /// The time of the last call of `log_suppressed_drops`.
+    now: Instant,
+    /// The drops logged since then, and those left out.
     logged: u32,
     suppressed: u64,
+    denied: DeniedCount,
 }
 
 impl DropLog {
     pub(super) fn new(mode: Mode) -> Self {
-        DropLog { mode, kinds: BTreeSet::new(), logged: 0, suppressed: 0 }
+        DropLog {
+            mode,
+            kinds: BTreeMap::new(),
+            now: Instant::now(),
+            logged: 0,
+            suppressed: 0,
+            denied: DeniedCount::default(),
+        }
+    }
+
+    /// The labels of a drop's counter: direction and policies.
+    fn kind(&mut self, drop: &Drop) -> (String, String) {
+        let mut kind = (drop.direction().to_owned(), drop.policies());
+        if !self.kinds.contains_key(&kind) && self.kinds.len() >= MAX_DROP_KINDS {
+            kind.1 = "others".into();
+        }
+        self.kinds.insert(kind.clone(), self.now);
+        kind
+    }
+}
+
+/// The packets that the rules denied, against those that were reported.
+#[derive(Debug, Default)]
+struct DeniedCount {
+    /// The last reading of the machine's counter.
+    reading: Option<u64>,
+    /// The packets denied since the first reading.
+    denied: u64,
+    reported: u64,
+    missed: u64,
+}
+
+impl DeniedCount {
+    /// Takes a reading of the machine's counter. Returns how many more packets were missed.
+    ///
+    /// The reports about the packets since the previous reading may still be on their way, so these
+    /// packets count the next time.
+    fn read(&mut self, counter: u64) -> u64 {
+        let missed = self.denied.saturating_sub(self.reported).max(self.missed);
+        let new = missed - mem::replace(&mut self.missed, missed);
+        self.denied += match self.reading.replace(counter) {
+            None => 0,
+            Some(last) if counter >= last => counter - last,
+            // The rules were replaced.
+            Some(_) => counter,
+        };
+        new
     }
 }
 
@@ -33,8 +89,9 @@ impl Reporter {
             self.update_warnings();
         }
         let log = &mut self.drops;
+        log.denied.reported += drops.len() as u64;
         for drop in &drops {
-            self.report.metrics.dropped(drop.direction(), &drop.policies(), &mut log.kinds);
+            self.report.metrics.dropped(&log.kind(drop));
             if log.logged < MAX_LOGGED_DROPS {
                 drop.log(log.mode);
                 log.logged += 1;
@@ -45,9 +102,9 @@ impl Reporter {
         self.report.drops.extend(drops);
     }
 
-    /// This many packets were dropped while the loop was busy.
-    pub(crate) fn drops_missed(&self, count: u64) {
-        self.report.metrics.missed.inc_by(count);
+    /// The machine has counted this many denied packets.
+    pub(crate) fn denied(&mut self, count: u64) {
+        self.report.metrics.missed.inc_by(self.drops.denied.read(count));
     }
 
     /// The datapath cannot report dropped packets.
@@ -59,12 +116,37 @@ impl Reporter {
         }
     }
 
-    /// Starts a new second of logged drops, and logs how many the last one left out.
-    pub(crate) fn log_suppressed_drops(&mut self) {
-        self.drops.logged = 0;
-        match mem::take(&mut self.drops.suppressed) {
+    /// Starts a new second of logged drops, logs how many the last one left out, and forgets
+    /// counters that no longer change.
+    pub(crate) fn log_suppressed_drops(&mut self, now: Instant) {
+        let log = &mut self.drops;
+        (log.logged, log.now) = (0, now);
+        match mem::take(&mut log.suppressed) {
             0 => (),
             count => tracing::info!(count, "more packets were dropped"),
         }
+        let is_old = |_: &(String, String), seen: &mut Instant| *seen + KIND_TIMEOUT < now;
+        for (kind, _) in log.kinds.extract_if(.., is_old) {
+            self.report.metrics.forget_dropped(&kind);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denied_packets_without_a_report_are_missed() {
+        let mut count = DeniedCount::default();
+        assert_eq!(count.read(1000), 0, "these are older than the agent");
+        count.reported += 2;
+        assert_eq!(count.read(1100), 0, "reports may be on their way");
+        count.reported += 18;
+        assert_eq!(count.read(1100), 80);
+        assert_eq!(count.read(30), 0, "the rules were replaced");
+        assert_eq!(count.read(30), 30);
+        count.reported += 200;
+        assert_eq!(count.read(60), 0, "a counter never decreases");
     }
 }
