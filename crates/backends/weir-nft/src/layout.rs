@@ -83,7 +83,8 @@ impl Layout {
         let blocks = rules.blocks.iter().filter(|(block, _)| ours(block));
         let blocks: BTreeSet<usize> = blocks.flat_map(|(_, numbers)| numbers).copied().collect();
         let relevant = |number: &usize| {
-            by_sets.contains(number) || blocks.contains(number) || rules.anyone.contains(number)
+            let is_for_anyone = rules.anyone.binary_search(number).is_ok();
+            by_sets.contains(number) || blocks.contains(number) || is_for_anyone
         };
         let numbered = rules.rules.iter().map(|(ports, _)| ports).enumerate();
         let classes = PortClasses::new(numbered.filter(|(number, _)| relevant(number)));

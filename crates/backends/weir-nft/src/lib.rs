@@ -21,6 +21,9 @@
 //! NetworkPolicies that need only a few set lookups use those instead, and pods with few allowed
 //! peers share one chain and one set.
 //!
+//! *Invariant*: the size of the table is proportional to the size of the policies. If merged
+//! NetworkPolicies were larger, their rules are evaluated in sequence.
+//!
 //! *Invariant*: no map with chains holds peers. When a rule is added, the kernel checks all
 //! elements of all such maps for loops.
 
@@ -52,6 +55,7 @@ mod planner;
 mod pod_elements;
 mod port_classes;
 mod replan;
+mod sequence;
 mod skeleton;
 mod stages;
 mod table;
@@ -65,6 +69,7 @@ mod wire;
 pub use apply::Nft;
 pub use guard::guard_tables;
 pub use installed::Installed;
+pub use merge::MergeLimit;
 pub use planner::{Planner, render};
 pub use table::{
     ElementData, ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict,

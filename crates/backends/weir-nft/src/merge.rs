@@ -1,21 +1,51 @@
 //! The rules of all policies that isolate a pod, merged so that their number does not matter.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use weir_datapath::{Allowed, policy_names};
+use weir_datapath::{Allowed, AllowedByPorts, policy_names};
 use weir_model::{Action, Direction, IpFamily, Name, Peers, Ports, Program, Section, SetId};
 
 use crate::{
     Field, Match, NftRule, Planner, SetKind, Statement, chain,
     layout::{Level, Slot},
-    names::{comment, digest, isolated_chain},
+    names::{comment, digest_sets, isolated_chain},
     peers::PeerSets,
-    port_classes::PortClasses,
+    port_classes::{PortClass, PortClasses},
+    sequence,
     tier::{Lookups, OrderedRules, TierCompiler},
 };
 
 /// Up to this many sequential lookups cost hardly more than one.
-const MAX_SEQUENTIAL_LOOKUPS: usize = 4;
+pub(crate) const MAX_SEQUENTIAL_LOOKUPS: usize = 4;
+
+/// The size up to which a planner merges the rules of policies. Merged rules can be as large as the
+/// product of peers and ports. Larger ones are evaluated in sequence instead: their size is that of
+/// the policies, but a packet meets one rule after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeLimit {
+    /// How much larger than the policies the merged rules may be.
+    pub factor: usize,
+    /// The size that is always merged.
+    pub minimum: usize,
+}
+
+impl Default for MergeLimit {
+    fn default() -> Self {
+        MergeLimit { factor: 4, minimum: 4096 }
+    }
+}
+
+impl MergeLimit {
+    /// The largest merged size of rules with this size.
+    fn for_size(self, size: usize) -> usize {
+        self.minimum.saturating_add(self.factor.saturating_mul(size))
+    }
+
+    /// The largest number of copies of sets. A set can have as many members as the cluster has pods.
+    fn for_copies(self, sets: usize) -> usize {
+        (self.minimum / 64).saturating_add(self.factor.saturating_mul(sets))
+    }
+}
 
 /// The rules for a pod that these policies isolate. Allowed packets return, others are denied.
 pub(crate) fn isolation(
@@ -25,33 +55,131 @@ pub(crate) fn isolation(
     direction: Direction,
     family: IpFamily,
 ) -> Vec<NftRule> {
-    let allowed = Allowed::from_sections(sections);
-    if allowed.anyone == Some(Ports::Any) {
+    let allowed = AllowedByPorts::from_sections(sections);
+    if allowed.is_everything() {
         return vec![NftRule::new([], Statement::Return)];
     }
     let why = comment(&format!("isolated by {}", policy_names(sections)));
-    let is_short = allowed.port_sets.len() <= MAX_SEQUENTIAL_LOOKUPS
-        && allowed.sets.len() + allowed.blocks.len() <= MAX_SEQUENTIAL_LOOKUPS;
-    if !is_short {
-        let lookups = lookups(&allowed, planner, program, direction, family);
-        return TierCompiler::isolation(without_sets(&allowed), direction, family, why)
-            .assemble(planner, lookups);
+    match Merged::new(&allowed, direction, family, &why, planner.merge_limit) {
+        Some(merged) => merged.rules(planner, program),
+        None => {
+            let mut rules = sequence::rules(&allowed, planner, program, direction, family);
+            rules.push(deny(direction, why));
+            rules
+        }
     }
-    let mut rules = Vec::new();
-    for (peers, ports) in peers_with_ports(&allowed) {
-        let Some(mut matches) = chain::match_peers(planner, program, &peers, direction, family)
-        else {
-            continue;
+}
+
+/// The last rule: it denies all other packets.
+fn deny(direction: Direction, why: Name) -> NftRule {
+    let statement = Statement::Goto(isolated_chain(direction));
+    NftRule { matches: Vec::new(), statement, comment: why }
+}
+
+/// Merged rules for one direction and family.
+struct Merged {
+    allowed: Allowed,
+    /// The sets by the ports that their members can use.
+    sets: Vec<Vec<SetId>>,
+    classes: PortClasses,
+    compiler: TierCompiler,
+    why: Name,
+}
+
+impl Merged {
+    /// Merges rules. `None` if the result would be larger than the limit.
+    fn new(
+        allowed: &AllowedByPorts,
+        direction: Direction,
+        family: IpFamily,
+        why: &Name,
+        merge_limit: MergeLimit,
+    ) -> Option<Self> {
+        let limit = merge_limit.for_size(allowed.size());
+        if allowed.lists.len() > limit {
+            return None;
+        }
+        let allowed = allowed.merge(limit)?;
+        let mut sets: BTreeMap<&Ports, Vec<SetId>> = BTreeMap::new();
+        for (set, ports) in &allowed.sets {
+            sets.entry(ports).or_default().push(set.clone());
+        }
+        if PortClasses::count(sets.keys().copied()) > limit {
+            return None;
+        }
+        let classes = PortClasses::new(sets.keys().copied().enumerate());
+        let compiler =
+            TierCompiler::isolation(without_sets(&allowed), direction, family, why.clone());
+        let sets = sets.into_values().collect();
+        let merged = Merged { allowed, sets, classes, compiler, why: why.clone() };
+        let may_copy = merge_limit.for_copies(merged.allowed.sets.len());
+        let is_small = merged.copies() <= may_copy && !merged.compiler.has_more_pieces_than(limit);
+        is_small.then_some(merged)
+    }
+
+    /// The number of sets whose members are copied into the union for a class.
+    fn copies(&self) -> usize {
+        let classes = self.classes.narrow.iter().chain(&self.classes.protocols);
+        let sizes = classes.map(|class| &class.rules).chain([&self.classes.any]);
+        let size = |lists: &Vec<usize>| self.sets_of(lists).count();
+        sizes.map(size).filter(|size| *size > self.sequential_lookups()).sum()
+    }
+
+    fn sets_of<'a>(&'a self, lists: &'a [usize]) -> impl Iterator<Item = &'a SetId> {
+        lists.iter().filter_map(|list| self.sets.get(*list)).flatten()
+    }
+
+    /// The number of sets that a class looks up one by one.
+    fn sequential_lookups(&self) -> usize {
+        let levels = [&self.classes.narrow, &self.classes.protocols].map(|level| !level.is_empty());
+        let levels = levels.into_iter().chain([!self.classes.any.is_empty()]);
+        MAX_SEQUENTIAL_LOOKUPS / levels.filter(|is_used| *is_used).count().max(1)
+    }
+
+    /// The rules.
+    fn rules(&self, planner: &mut Planner, program: &Program) -> Vec<NftRule> {
+        let (direction, family) = (self.compiler.direction, self.compiler.family);
+        let Allowed { sets, blocks, port_sets, .. } = &self.allowed;
+        let is_short = port_sets.len() <= MAX_SEQUENTIAL_LOOKUPS
+            && sets.len() + blocks.len() <= MAX_SEQUENTIAL_LOOKUPS;
+        if !is_short {
+            let lookups = self.lookups(planner, program);
+            return self.compiler.assemble(planner, lookups);
+        }
+        let mut rules = Vec::new();
+        for (peers, ports) in peers_with_ports(&self.allowed) {
+            let Some(mut matches) = chain::match_peers(planner, program, &peers, direction, family)
+            else {
+                continue;
+            };
+            matches.extend(chain::match_ports(&mut planner.objects, ports));
+            rules.push(NftRule::new(matches, Statement::Return));
+        }
+        rules.push(deny(direction, self.why.clone()));
+        rules
+    }
+
+    /// The lookups of all sets, by port.
+    fn lookups(&self, planner: &mut Planner, program: &Program) -> Lookups {
+        let (direction, family) = (self.compiler.direction, self.compiler.family);
+        let limit = self.sequential_lookups();
+        let mut look_up = |lists: &[usize]| {
+            let mut sets: Vec<SetId> = self.sets_of(lists).cloned().collect();
+            sets.sort_unstable();
+            look_up_any(planner, program, sets, limit, &Peers::Set, direction, family)
         };
-        matches.extend(chain::match_ports(&mut planner.objects, ports));
-        rules.push(NftRule::new(matches, Statement::Return));
+        let of_class = |class: &PortClass, rules| (class.ports.clone(), rules);
+        let PortClasses { narrow, protocols, any } = &self.classes;
+        let narrow = narrow.iter().map(|class| of_class(class, look_up(&class.rules)));
+        let narrow = narrow.collect();
+        let protocols = protocols.iter().map(|class| of_class(class, look_up(&class.rules)));
+        let protocols = protocols.collect();
+        let all_ports = look_up(any);
+        let named = self.allowed.port_sets.iter().cloned().collect();
+        let limit = MAX_SEQUENTIAL_LOOKUPS;
+        let named = look_up_any(planner, program, named, limit, &Peers::PortSet, direction, family);
+        Lookups { named, classes: narrow, protocols, all_ports }
     }
-    rules.push(NftRule {
-        matches: Vec::new(),
-        statement: Statement::Goto(isolated_chain(direction)),
-        comment: why,
-    });
-    rules
 }
 
 /// All allowed peers, each with the allowed ports.
@@ -64,42 +192,15 @@ fn peers_with_ports(allowed: &Allowed) -> impl Iterator<Item = (Peers, &Ports)> 
     port_sets.chain(sets).chain(blocks).chain(anyone)
 }
 
-/// The lookups of all sets, by port.
-fn lookups(
-    allowed: &Allowed,
-    planner: &mut Planner,
-    program: &Program,
-    direction: Direction,
-    family: IpFamily,
-) -> Lookups {
-    let sets: Vec<&SetId> = allowed.sets.keys().collect();
-    let classes = PortClasses::new(allowed.sets.values().enumerate());
-    let levels = [&classes.narrow, &classes.protocols].map(|level| !level.is_empty());
-    let levels = levels.into_iter().chain([!classes.any.is_empty()]);
-    let limit = MAX_SEQUENTIAL_LOOKUPS / levels.filter(|is_used| *is_used).count().max(1);
-    let mut look_up = |numbers: &[usize]| {
-        let sets = numbers.iter().filter_map(|number| sets.get(*number).copied());
-        let sets = sets.cloned().collect();
-        look_up_any(planner, program, sets, limit, &Peers::Set, direction, family)
-    };
-    let of_class = |class: &crate::port_classes::PortClass, rules| (class.ports.clone(), rules);
-    let narrow = classes.narrow.iter().map(|class| of_class(class, look_up(&class.rules)));
-    let narrow = narrow.collect();
-    let protocols = classes.protocols.iter().map(|class| of_class(class, look_up(&class.rules)));
-    let protocols = protocols.collect();
-    let all_ports = look_up(&classes.any);
-    let named = allowed.port_sets.iter().cloned().collect();
-    let limit = MAX_SEQUENTIAL_LOOKUPS;
-    let named = look_up_any(planner, program, named, limit, &Peers::PortSet, direction, family);
-    Lookups { named, classes: narrow, protocols, all_ports }
-}
-
 /// The rules about blocks and about any peer.
 fn without_sets(allowed: &Allowed) -> OrderedRules {
+    let mut blocks: Vec<(&Ports, Peers)> = Vec::new();
+    blocks.extend(allowed.blocks.iter().map(|(block, to)| (to, Peers::Block(block.clone()))));
+    // Blocks with the same ports get the same number.
+    blocks.sort_by_key(|(to, _)| *to);
+    let anyone = allowed.anyone.iter().map(|to| (to, Peers::Any));
     let mut rules = OrderedRules::default();
-    let blocks = allowed.blocks.iter().map(|(block, to)| (Peers::Block(block.clone()), to));
-    let anyone = allowed.anyone.iter().map(|to| (Peers::Any, to));
-    for (peers, to) in blocks.chain(anyone) {
+    for (to, peers) in blocks.into_iter().chain(anyone) {
         rules.push(&peers, to, Action::Allow);
     }
     rules
@@ -107,7 +208,7 @@ fn without_sets(allowed: &Allowed) -> OrderedRules {
 
 /// Rules that return for members of some sets. A few sets are looked up one by one, so that other
 /// rules can share them. More sets are merged.
-fn look_up_any(
+pub(crate) fn look_up_any(
     planner: &mut Planner,
     program: &Program,
     sets: Vec<SetId>,
@@ -124,7 +225,7 @@ fn look_up_any(
     }
     let address = Field::peer(direction, family);
     let named = vec![address, Field::Protocol, Field::DestinationPort];
-    let content = digest(&format!("{sets:?}"));
+    let content = digest_sets(&sets);
     let (word, kind, level, key) = match sets.first().cloned().map(peers) {
         Some(Peers::PortSet(_)) => ("ports", SetKind::Ports(family), Level::NamedPort, named),
         _ => ("peers", SetKind::Addresses(family), Level::AllPorts, vec![address]),

@@ -1,8 +1,11 @@
 //! The names and comments of sets and chains.
 
+use std::fmt::Write as _;
+
+use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 use weir_datapath::DropCause;
-use weir_model::{Direction, IpFamily, Name};
+use weir_model::{Direction, IpFamily, Name, PortNameList, SetId, SetKey};
 
 /// The longest comment in bytes. nft accepts up to 128.
 pub(crate) const MAX_COMMENT_BYTES: usize = 120;
@@ -14,6 +17,22 @@ pub(crate) const MAX_COMMENT_BYTES: usize = 120;
 /// the kernel. So the digest must resist collisions.
 pub(crate) fn digest(content: &str) -> String {
     Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A stable digest of a list of sets. A list of port names that sets share is digested once.
+pub(crate) fn digest_sets(sets: &[SetId]) -> String {
+    let mut known: HashMap<&PortNameList, String> = HashMap::new();
+    let mut content = String::new();
+    for set in sets {
+        _ = match &**set {
+            SetKey::Ports { owners, names } => {
+                let names = known.entry(names).or_insert_with(|| digest(&format!("{names:?}")));
+                writeln!(content, "{owners:?} {names}")
+            }
+            other => writeln!(content, "{other:?}"),
+        };
+    }
+    digest(&content)
 }
 
 /// Text as a comment of nft: printable ASCII without quotes, and truncated. Names in a cluster have

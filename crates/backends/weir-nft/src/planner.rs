@@ -5,8 +5,8 @@ use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDe
 
 use crate::{
     ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Transaction,
-    layout::Slot, names, objects::Objects, peers::PeerSets, pod_elements::PodElements, replan,
-    stages::Stages,
+    layout::Slot, merge::MergeLimit, names, objects::Objects, peers::PeerSets,
+    pod_elements::PodElements, replan, stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
@@ -16,6 +16,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
+    pub(crate) merge_limit: MergeLimit,
     pub(crate) objects: Objects,
     pods: BTreeMap<PodId, PodElements>,
     /// The sets of the table that copy a set of the program.
@@ -54,7 +55,7 @@ impl weir_datapath::Planner for Planner {
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
-        *self = Planner::from_program(program, self.mode);
+        *self = Planner::new(self.mode).with_merge_limit(self.merge_limit).filled(program);
         replan::replan(self.table(), installed)
     }
 }
@@ -64,6 +65,7 @@ impl Planner {
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
+            merge_limit: MergeLimit::default(),
             objects: Objects::default(),
             pods: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -78,12 +80,24 @@ impl Planner {
 
     /// A planner whose table enforces a program.
     pub fn from_program(program: &Program, mode: Mode) -> Self {
-        let mut planner = Planner::new(mode);
+        Planner::new(mode).filled(program)
+    }
+
+    /// Sets the size up to which an empty planner merges rules.
+    #[must_use]
+    pub fn with_merge_limit(mut self, limit: MergeLimit) -> Self {
+        self.merge_limit = limit;
+        self
+    }
+
+    /// An empty planner, after it has planned a program.
+    #[must_use]
+    pub fn filled(mut self, program: &Program) -> Self {
         let pods = program.endpoints.keys().cloned().collect();
-        planner.update_pods(program, &pods);
-        planner.sweep();
-        planner.objects.clear_changes();
-        planner
+        self.update_pods(program, &pods);
+        self.sweep();
+        self.objects.clear_changes();
+        self
     }
 
     /// The table of the current program.

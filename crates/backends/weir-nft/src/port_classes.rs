@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::{PortRange, Ports, Protocol};
 
+use crate::intervals::overlaps;
+
 /// The ports of some rules, divided so that the same rules apply to all ports of a class.
 ///
 /// A rule for all ports, or for all ports of a protocol, is listed once, not in every class.
@@ -79,6 +81,15 @@ impl PortClasses {
         let narrow = narrow.collect();
         any.sort_unstable();
         PortClasses { any, protocols, narrow }
+    }
+
+    /// The number of rules in all pieces between two edges: what `new` costs.
+    pub(crate) fn count<'r>(rules: impl IntoIterator<Item = &'r Ports>) -> usize {
+        let ranges = rules.into_iter().filter_map(Ports::list).flatten();
+        overlaps(ranges.map(|range| {
+            let (first, last) = (u32::from(range.first), u32::from(range.last));
+            ((range.protocol, first), (range.protocol, last + 1))
+        }))
     }
 
     /// All rules for the ports of a class.

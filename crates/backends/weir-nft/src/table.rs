@@ -323,6 +323,8 @@ pub enum Match {
     ExcessSource(IpFamily),
     /// Arrives through a link with too many reported packets.
     ExcessLink,
+    /// Has an address from the first to the last one in a field.
+    Between(Field, IpAddr, IpAddr),
 }
 
 /// The action of a rule.
@@ -375,7 +377,8 @@ impl NftRule {
             | Match::ArpProbe
             // These sets are pinned.
             | Match::ExcessSource(_)
-            | Match::ExcessLink => None,
+            | Match::ExcessLink
+            | Match::Between(..) => None,
         });
         let named = match &self.statement {
             Statement::Goto(name) | Statement::Jump(name) | Statement::Map(_, name) => Some(name),

@@ -236,6 +236,9 @@ impl fmt::Display for Match {
             Match::To(range) if *range == PortRange::all(range.protocol) => {
                 write!(f, "meta l4proto {}", word(range.protocol))
             }
+            Match::Between(field, first, last) => {
+                write!(f, "{} {}", joined(&[*field]), intervals::text(*first, *last))
+            }
             Match::To(range) => write!(f, "{} dport {}", word(range.protocol), ports(range)),
             Match::Reply => f.write_str("ct direction reply"),
             Match::FromLinkLocal => f.write_str("ip6 saddr fe80::/10"),

@@ -3,19 +3,22 @@
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fmt,
+    mem::{Discriminant, discriminant},
     sync::Arc,
 };
 
+use hashbrown::HashSet;
 use weir_datapath::policy_names;
 use weir_model::{
-    Action, Block, Direction, IpFamily, Name, Peers, Ports, Program, Protocol, Section, SetId,
+    Action, Block, Direction, Interval, IpFamily, Name, Peers, Ports, Program, Protocol, Section,
+    SetId,
 };
 
 use crate::{
     ElementData, ElementKey, Field, Match, NftRule, NftSet, NftVerdict, Planner, SetKind,
     Statement, chain,
     decision::Decision,
-    intervals::segments,
+    intervals::{overlaps, segments, union},
     layout::{Layout, Slot, SlotsByAction},
     names::{self, comment, digest},
     objects::Objects,
@@ -35,11 +38,13 @@ pub(crate) struct OrderedRules {
     pub(crate) sets: BTreeMap<SetId, Vec<usize>>,
     /// The numbers of the rules for each block.
     pub(crate) blocks: BTreeMap<Block, Vec<usize>>,
+    /// The kind of the peers of the last rule.
+    last: Option<Discriminant<Peers>>,
 }
 
 impl fmt::Debug for OrderedRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OrderedRules { rules, anyone, sets, blocks } = self;
+        let OrderedRules { rules, anyone, sets, blocks, last: _ } = self;
         let mut text = f.debug_struct("Tier");
         text.field("rules", rules).field("anyone", anyone);
         text.field("sets", sets).field("blocks", blocks).finish()
@@ -56,16 +61,22 @@ impl OrderedRules {
         ordered
     }
 
-    /// Appends a rule.
+    /// Appends a rule. Rules in a row with the same ports, the same action and the same kind of peers
+    /// get one number, so a rule with many peers counts once.
     pub(crate) fn push(&mut self, peers: &Peers, ports: &Ports, action: Action) {
-        let number = self.rules.len();
-        self.rules.push((ports.clone(), action));
-        match peers {
-            Peers::Any => self.anyone.push(number),
-            Peers::Set(set) | Peers::PortSet(set) => {
-                self.sets.entry(set.clone()).or_default().push(number);
-            }
-            Peers::Block(block) => self.blocks.entry(block.clone()).or_default().push(number),
+        let kind = self.last.replace(discriminant(peers));
+        let is_last = |(last, same): &(Ports, Action)| last == ports && *same == action;
+        if kind != self.last || !self.rules.last().is_some_and(is_last) {
+            self.rules.push((ports.clone(), action));
+        }
+        let number = self.rules.len() - 1;
+        let numbers = match peers {
+            Peers::Any => &mut self.anyone,
+            Peers::Set(set) | Peers::PortSet(set) => self.sets.entry(set.clone()).or_default(),
+            Peers::Block(block) => self.blocks.entry(block.clone()).or_default(),
+        };
+        if numbers.last() != Some(&number) {
+            numbers.push(number);
         }
     }
 }
@@ -271,12 +282,38 @@ impl TierCompiler {
 
     /// The pieces into which blocks divide the addresses, with the rules for each.
     pub(crate) fn pieces(&self) -> Vec<(ElementKey, Vec<usize>)> {
-        let blocks = &self.rules.blocks;
-        let pieces = segments(blocks.keys(), self.family).into_iter();
-        let rules = |inside: Vec<&Block>| {
-            inside.into_iter().filter_map(|block| blocks.get(block)).flatten().copied().collect()
+        segments(self.block_intervals(), self.family)
+    }
+
+    /// The intervals of the blocks of each rule, joined, with the number of the rule.
+    fn block_intervals(&self) -> Vec<(Interval, usize)> {
+        let mut blocks: BTreeMap<usize, Vec<&Block>> = BTreeMap::new();
+        for (block, numbers) in &self.rules.blocks {
+            numbers.iter().for_each(|number| blocks.entry(*number).or_default().push(block));
+        }
+        let parts = blocks.into_iter().flat_map(|(number, blocks)| {
+            union(blocks, self.family).into_iter().map(move |part| (part, number))
+        });
+        parts.collect()
+    }
+
+    /// Whether the pieces of blocks refer to more than `limit` rules together, or their decisions
+    /// list more than `limit` port ranges.
+    pub(crate) fn has_more_pieces_than(&self, limit: usize) -> bool {
+        let parts = self.block_intervals();
+        let ranges = parts.iter().map(|((first, last), _)| (*first, last.saturating_add(1)));
+        if overlaps(ranges) > limit {
+            return true;
+        }
+        let length = |number: &usize| {
+            let list = self.rules.rules.get(*number).and_then(|(ports, _)| ports.list());
+            list.map_or(0, |list| list.len())
         };
-        pieces.map(|(interval, inside)| (interval, rules(inside))).collect()
+        let anyone: usize = self.rules.anyone.iter().map(length).sum();
+        let combinations: HashSet<Vec<usize>> =
+            segments(parts, self.family).into_iter().map(|(_, rules)| rules).collect();
+        let sizes = combinations.iter().map(|rules| rules.iter().map(length).sum::<usize>());
+        sizes.map(|size| size + anyone).sum::<usize>() > limit
     }
 
     /// A lookup in the map from the pieces of blocks to decisions.

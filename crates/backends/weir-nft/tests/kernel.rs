@@ -9,7 +9,9 @@ use libtest_mimic::{Failed, Trial};
 use weir_datapath::Mode;
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
+use weir_model::{Direction, World};
 use weir_nft::{Nft, NftSet, NftTable, SetKind};
+use weir_testkit::HostileShape;
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
@@ -44,58 +46,83 @@ fn main() -> ExitCode {
         Ok(())
     });
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
-    weir_trials::main(|| vec![merged, text])
+    let sequence = Trial::test("the_kernel_lists_rules_in_sequence", listed_in_sequence);
+    weir_trials::main(|| vec![merged, text, sequence])
 }
 
 /// A property of a table.
 type Check<'a> = &'a dyn Fn(&NftTable) -> bool;
 
+/// The rulesets of random clusters.
+fn listed() -> Result<(), Failed> {
+    (0..20).try_for_each(|seed| check_listing(&draw(seed).0))
+}
+
+/// The rulesets of policies whose merged rules would be too large.
+fn listed_in_sequence() -> Result<(), Failed> {
+    let shapes = [
+        HostileShape::RulesByExceptions,
+        HostileShape::RangesBySelectors,
+        HostileShape::WideAndNarrow,
+    ];
+    for shape in shapes {
+        for direction in Direction::BOTH {
+            let mut reader = weir_api::ManifestReader::new();
+            reader.read_file("hostile".into(), shape.manifests(direction, 40_000).as_bytes());
+            let world: World = reader.finish().objects.into_iter().collect();
+            let table = weir_nft::render(&compile(&world, Locality::Everywhere));
+            if table.sets.keys().any(|name| name.starts_with("classes-")) {
+                return Err(format!("the rules of {shape} are merged").into());
+            }
+            check_listing(&world)?;
+        }
+    }
+    Ok(())
+}
+
 /// The kernel lists the rendered ruleset, apart from white space, counters and the order within
 /// sets.
-fn listed() -> Result<(), Failed> {
-    for seed in 0..20 {
-        let (world, _) = draw(seed);
-        let layout = Layout::from_world(&world, &[]);
-        let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
-        for node in &layout.nodes {
-            let rendered = weir_nft::render(&compile(&world, Locality::Node(node.name.clone())));
-            let program = compile(&world, Locality::Node(node.name.clone()));
-            let listed = lab
-                .on_node(&node.name, || {
-                    nft(&["--check", "-f", "-"], &rendered.to_string())?;
-                    nft(&["-f", "-"], &rendered.to_string())?;
-                    let by_text = nft(&LIST, "")?;
-                    nft(&["delete", "table", "inet", "weir"], "")?;
-                    let ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
-                    node::sync(&mut node::Driver::new(ours), &program);
-                    let by_netlink = nft(&LIST, "")?;
-                    if sorted(&by_text) == sorted(&by_netlink) {
-                        Ok(by_netlink)
-                    } else {
-                        Err(format!("nft wrote\n{by_text}\nand weir\n{by_netlink}"))
-                    }
-                })
-                .map_err(|error| format!("{error}"))??;
-            for (name, chain) in &rendered.chains {
-                let rules = chain.rules.len();
-                let there = section(&listed, &format!("chain {name} {{"))
-                    .ok_or(format!("no chain {name}"))?;
-                let there = there.iter().filter(|line| !line.starts_with("type ")).count();
-                if there != rules {
-                    return Err(
-                        format!("chain {name} has {there} rules, not {rules}:\n{listed}").into()
-                    );
+fn check_listing(world: &World) -> Result<(), Failed> {
+    let layout = Layout::from_world(world, &[]);
+    let lab = Lab::build(&layout).map_err(|error| format!("{error}"))?;
+    for node in &layout.nodes {
+        let program = compile(world, Locality::Node(node.name.clone()));
+        let rendered = weir_nft::render(&program);
+        let listed = lab
+            .on_node(&node.name, || {
+                nft(&["--check", "-f", "-"], &rendered.to_string())?;
+                nft(&["-f", "-"], &rendered.to_string())?;
+                let by_text = nft(&LIST, "")?;
+                nft(&["delete", "table", "inet", "weir"], "")?;
+                let ours = Nft::open(Mode::Enforce).map_err(|error| error.with_causes())?;
+                node::sync(&mut node::Driver::new(ours), &program);
+                let by_netlink = nft(&LIST, "")?;
+                if sorted(&by_text) == sorted(&by_netlink) {
+                    Ok(by_netlink)
+                } else {
+                    Err(format!("nft wrote\n{by_text}\nand weir\n{by_netlink}"))
                 }
+            })
+            .map_err(|error| format!("{error}"))??;
+        for (name, chain) in &rendered.chains {
+            let rules = chain.rules.len();
+            let there =
+                section(&listed, &format!("chain {name} {{")).ok_or(format!("no chain {name}"))?;
+            let there = there.iter().filter(|line| !line.starts_with("type ")).count();
+            if there != rules {
+                return Err(
+                    format!("chain {name} has {there} rules, not {rules}:\n{listed}").into()
+                );
             }
-            for (name, set) in &rendered.sets {
-                let words = ["set", "map"]
-                    .iter()
-                    .find_map(|word| section(&listed, &format!("{word} {name} {{")));
-                let text = words.ok_or(format!("no set {name}"))?.join(" ");
-                for key in set.elements.keys() {
-                    if !text.contains(&key.to_string()) {
-                        return Err(format!("{key} is not in {name}:\n{listed}").into());
-                    }
+        }
+        for (name, set) in &rendered.sets {
+            let words = ["set", "map"]
+                .iter()
+                .find_map(|word| section(&listed, &format!("{word} {name} {{")));
+            let text = words.ok_or(format!("no set {name}"))?.join(" ");
+            for key in set.elements.keys() {
+                if !text.contains(&key.to_string()) {
+                    return Err(format!("{key} is not in {name}:\n{listed}").into());
                 }
             }
         }

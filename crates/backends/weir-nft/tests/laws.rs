@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weir_datapath::{Mode, conformance};
 use weir_engine::{Engine, Locality};
-use weir_nft::{Planner, render};
+use weir_nft::{MergeLimit, Planner, render};
 use weir_testkit::crowded;
 
 proptest! {
@@ -17,6 +17,24 @@ proptest! {
             || Planner::new(Mode::Enforce),
             Planner::table,
             render,
+            &deltas,
+        );
+    }
+
+    /// Small limits, so that the rules of some pods are merged and those of others are not.
+    #[test]
+    fn the_planner_conforms_with_rules_in_sequence(
+        changes in crowded(),
+        batch in 1_usize..5,
+        minimum in 0_usize..40,
+    ) {
+        let mut engine = Engine::new(Locality::Everywhere);
+        let deltas: Vec<_> = changes.chunks(batch).map(|some| engine.apply(some)).collect();
+        let new = || Planner::new(Mode::Enforce).with_merge_limit(MergeLimit { factor: 0, minimum });
+        conformance::check_planner(
+            new,
+            Planner::table,
+            |program| new().filled(program).table().clone(),
             &deltas,
         );
     }

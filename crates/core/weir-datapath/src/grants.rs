@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Chain, Peers, Ports, Program, Protocol, SetDelta, SetId};
+use weir_model::{Chain, Peers, PortList, Ports, Program, Protocol, SetDelta, SetId};
 
 /// Up to this many (peer, port) pairs, a pod's grants are elements of the shared grants set. A pod
 /// with more gets a chain.
@@ -23,7 +23,8 @@ pub(crate) fn may_change_grants(program: &Program, set: &SetId, change: &SetDelt
 /// in one set.
 #[derive(Clone, Debug)]
 pub struct Granted<'a> {
-    rules: Vec<(&'a SetId, Vec<(Protocol, u16)>)>,
+    /// Each set with its single ports. Sets of named ports have none.
+    rules: Vec<(&'a SetId, Option<&'a PortList>)>,
 }
 
 impl<'a> Granted<'a> {
@@ -35,14 +36,13 @@ impl<'a> Granted<'a> {
         let mut all = Vec::new();
         for rule in sections.iter().flat_map(|section| &section.rules) {
             match (&rule.peers, &rule.ports) {
-                (Peers::PortSet(set), Ports::Any) => all.push((set, Vec::new())),
+                (Peers::PortSet(set), Ports::Any) => all.push((set, None)),
                 (Peers::Set(set), Ports::Of(ranges)) => {
-                    let single = ranges.iter().all(|range| range.first == range.last);
-                    if !single {
+                    let single = || ranges.iter().all(|range| range.first == range.last);
+                    if ranges.len() > MAX_SHARED_GRANTS || !single() {
                         return None;
                     }
-                    let ports = ranges.iter().map(|range| (range.protocol, range.first));
-                    all.push((set, ports.collect()));
+                    all.push((set, Some(ranges)));
                 }
                 _ => return None,
             }
@@ -58,8 +58,8 @@ impl<'a> Granted<'a> {
     /// The list. `None` if it exceeds the limit for the shared set.
     pub fn list(&self, program: &Program) -> Option<Vec<(IpAddr, Protocol, u16)>> {
         let members = |set: &SetId| program.sets.get(set).into_iter().flatten();
-        let size = |(set, ports): &(&SetId, Vec<(Protocol, u16)>)| {
-            program.sets.get(*set).map_or(0, BTreeSet::len) * ports.len().max(1)
+        let size = |(set, ports): &(&SetId, Option<&PortList>)| {
+            program.sets.get(*set).map_or(0, BTreeSet::len) * ports.map_or(1, |ports| ports.len())
         };
         if self.rules.iter().map(size).sum::<usize>() > MAX_SHARED_GRANTS {
             return None;
@@ -67,8 +67,9 @@ impl<'a> Granted<'a> {
         let mut list = Vec::new();
         for (set, ports) in &self.rules {
             for member in members(set) {
-                let own = member.port.into_iter();
-                let all = own.chain(ports.iter().copied());
+                let ports = ports.iter().flat_map(|ports| ports.iter());
+                let ports = ports.map(|range| (range.protocol, range.first));
+                let all = member.port.into_iter().chain(ports);
                 list.extend(all.map(|(protocol, port)| (member.address, protocol, port)));
             }
         }

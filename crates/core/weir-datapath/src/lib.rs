@@ -30,7 +30,7 @@ mod mode;
 mod planner;
 mod uses;
 
-pub use allowed::Allowed;
+pub use allowed::{Allowed, AllowedByPorts, AllowedPeers};
 pub use comments::{isolated_by, policy_name, policy_names};
 pub use datapath::{Datapath, Diagnostics, Drift, EndingFlows, TerminateFlows};
 pub use dependents::Dependents;

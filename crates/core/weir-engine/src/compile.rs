@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use weir_model::{
     Block, Direction, Location, Name, NamedPort, Origin, Peer, Peers, PolicyId, PolicyRule,
-    PortMatch, PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId, SetKey, Who,
+    PortMatch, PortNameList, PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId,
+    SetKey, Who,
 };
 
 /// Every set that the rules of a policy in this namespace can use.
@@ -17,14 +18,13 @@ pub(crate) fn set_keys(
     let mut keys = BTreeSet::new();
     for rule in rules {
         let numbers = may_have_numbers(rule, direction);
+        let names = looked_up_names(rule, direction);
         for peer in peers(rule) {
             if numbers && let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who))
             {
                 keys.insert(key);
             }
-            if direction == Direction::Egress {
-                keys.extend(port_keys(namespace, rule, peer));
-            }
+            keys.extend(port_key(namespace, &names, peer));
         }
     }
     keys
@@ -47,6 +47,7 @@ pub(crate) fn section(
     for rule in rules {
         let numbers = numbers(rule, direction, ports);
         let nameless = direction == Direction::Ingress && names(rule).next().is_some();
+        let names = looked_up_names(rule, direction);
         for peer in peers(rule) {
             let origin = Origin {
                 direction,
@@ -66,10 +67,8 @@ pub(crate) fn section(
                 None if nameless => idle.push(made(addresses(), Ports::Any)),
                 None => (),
             }
-            if direction == Direction::Egress {
-                for key in port_keys(&policy.namespace, rule, peer) {
-                    compiled.push(made(Peers::PortSet(set(key)), Ports::Any));
-                }
+            if let Some(key) = port_key(&policy.namespace, &names, peer) {
+                compiled.push(made(Peers::PortSet(set(key)), Ports::Any));
             }
         }
     }
@@ -90,16 +89,14 @@ fn numbers(rule: &PolicyRule, direction: Direction, own: &[NamedPort]) -> Option
     for spec in specs {
         match &spec.ports {
             PortMatch::Range(range) => ranges.push(*range),
-            PortMatch::Named { name, protocol } if direction == Direction::Ingress => {
-                let fits = |port: &&NamedPort| {
-                    port.name == *name && protocol.is_none_or(|only| only == port.protocol)
-                };
-                ranges.extend(
-                    own.iter().filter(fits).map(|port| PortRange::one(port.protocol, port.port)),
-                );
-            }
             PortMatch::Named { .. } => (),
         }
+    }
+    if direction == Direction::Ingress && !own.is_empty() {
+        let names = names(rule).map(|(name, protocol)| (name.clone(), protocol));
+        let names = PortNameList::from_names(names);
+        let named = own.iter().filter(|port| names.contains(port));
+        ranges.extend(named.map(|port| PortRange::one(port.protocol, port.port)));
     }
     Ports::from_ranges(ranges)
 }
@@ -114,19 +111,21 @@ fn may_have_numbers(rule: &PolicyRule, direction: Direction) -> bool {
     })
 }
 
-/// The sets of named ports that an egress rule needs for one of its peers.
-fn port_keys(namespace: &Name, rule: &PolicyRule, peer: Option<&Peer>) -> Vec<SetKey> {
-    let names: BTreeSet<_> = names(rule).collect();
+/// The set of named ports that an egress rule needs for one of its peers.
+fn port_key(namespace: &Name, names: &PortNameList, peer: Option<&Peer>) -> Option<SetKey> {
     if names.is_empty() {
-        return Vec::new();
+        return None;
     }
-    let Some(owners) = owners(namespace, peer) else { return Vec::new() };
-    let key = |(name, protocol): (&Name, _)| SetKey::Ports {
-        owners: owners.clone(),
-        name: name.clone(),
-        protocol,
-    };
-    names.into_iter().map(key).collect()
+    let owners = owners(namespace, peer)?;
+    Some(SetKey::Ports { owners, names: names.clone() })
+}
+
+/// The port names that the sets of a rule contain. On ingress, the endpoint itself declares the
+/// ports, so there is no set.
+fn looked_up_names(rule: &PolicyRule, direction: Direction) -> PortNameList {
+    let is_used = direction == Direction::Egress;
+    let names = names(rule).filter(|_| is_used);
+    PortNameList::from_names(names.map(|(name, protocol)| (name.clone(), protocol)))
 }
 
 /// The port names that a rule uses.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Member, NamedPort, PortOwners, SetDelta, SetId, SetKey};
+use weir_model::{Member, PortOwners, SetDelta, SetId, SetKey};
 
 use crate::{
     cluster::Cluster,
@@ -54,16 +54,14 @@ impl Sets {
         cluster: &Cluster,
         found: &mut Memberships,
     ) {
-        let SetKey::Ports { owners, name, protocol } = &**self.id(set) else {
+        let SetKey::Ports { owners, names } = &**self.id(set) else {
             return found.push((set, address.into()));
         };
         if matches!(owners, PortOwners::Block(block) if !block.contains(address)) {
             return;
         }
-        let fits = |port: &&NamedPort| {
-            port.name == *name && protocol.is_none_or(|only| port.protocol == only)
-        };
-        let ports = cluster.pods.get(pod).ports.iter().flat_map(|ports| ports.iter()).filter(fits);
+        let ports = cluster.pods.get(pod).ports.iter().flat_map(|ports| ports.iter());
+        let ports = ports.filter(|port| names.contains(port));
         found.extend(
             ports.map(|port| (set, Member { address, port: Some((port.protocol, port.port)) })),
         );

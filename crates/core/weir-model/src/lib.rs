@@ -27,6 +27,7 @@ mod ports;
 mod program;
 mod rule;
 mod set;
+mod shared_list;
 mod spelling;
 mod world;
 
@@ -45,9 +46,10 @@ pub use policy::{
     Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
     Subject, Tier, Who,
 };
-pub use ports::{PortList, Ports};
+pub use ports::{PortList, PortNameList, Ports};
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
 pub use set::{Member, PortOwners, SetId, SetKey};
+pub use shared_list::SharedList;
 pub use spelling::{closest, edit_distance};
 pub use world::World;

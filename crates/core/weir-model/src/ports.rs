@@ -1,12 +1,6 @@
-use std::{
-    cmp::Ordering,
-    fmt,
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher},
-    ops::Deref,
-    sync::Arc,
-};
+use std::fmt;
 
-use crate::{PortRange, Protocol};
+use crate::{Name, NamedPort, PortRange, Protocol, SharedList};
 
 /// Ports at the destination.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,8 +14,17 @@ pub enum Ports {
 impl Ports {
     /// The ports in canonical form; `None` if there are no ranges.
     pub fn from_ranges(ranges: impl IntoIterator<Item = PortRange>) -> Option<Ports> {
-        let list = PortList::new(ranges.into_iter().collect());
-        (!list.is_empty()).then_some(Ports::Of(list))
+        let mut ranges: Vec<PortRange> = ranges.into_iter().collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let touches =
+                next.protocol == last.protocol && u32::from(next.first) <= u32::from(last.last) + 1;
+            if touches {
+                last.last = last.last.max(next.last);
+            }
+            touches
+        });
+        (!ranges.is_empty()).then(|| Ports::Of(PortList::new(ranges)))
     }
 
     /// The list of ranges; `None` for every port.
@@ -56,90 +59,36 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Port ranges: sorted, neither adjacent nor overlapping.
-///
-/// All peers of a rule share one list: a copy costs as much as a pointer, and so do hashing and the
-/// comparison with a copy.
-#[derive(Clone)]
-pub struct PortList {
-    ranges: Arc<[PortRange]>,
-    hash: u64,
-}
+/// Port ranges: sorted, neither adjacent nor overlapping. All peers of a rule share one list.
+pub type PortList = SharedList<PortRange>;
 
 impl PortList {
-    fn new(mut ranges: Vec<PortRange>) -> Self {
-        ranges.sort_unstable();
-        ranges.dedup_by(|next, last| {
-            let touches =
-                next.protocol == last.protocol && u32::from(next.first) <= u32::from(last.last) + 1;
-            if touches {
-                last.last = last.last.max(next.last);
-            }
-            touches
-        });
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&ranges);
-        PortList { ranges: ranges.into(), hash }
-    }
-
     /// Whether a range contains the port of the protocol.
     pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
         let ends_before = |range: &PortRange| (range.protocol, range.last) < (protocol, port);
-        let next = self.ranges.get(self.ranges.partition_point(ends_before));
+        let next = self.get(self.partition_point(ends_before));
         next.is_some_and(|range| range.contains(protocol, port))
     }
 }
 
-impl Deref for PortList {
-    type Target = [PortRange];
+/// Names of ports, each with the protocol that the port must have, if any: sorted. All peers of a
+/// rule share one list.
+pub type PortNameList = SharedList<(Name, Option<Protocol>)>;
 
-    fn deref(&self) -> &[PortRange] {
-        &self.ranges
+impl PortNameList {
+    /// The list in canonical form.
+    pub fn from_names(names: impl IntoIterator<Item = (Name, Option<Protocol>)>) -> Self {
+        let mut names: Vec<_> = names.into_iter().collect();
+        names.sort_unstable();
+        names.dedup();
+        PortNameList::new(names)
     }
-}
 
-impl<'a> IntoIterator for &'a PortList {
-    type Item = &'a PortRange;
-    type IntoIter = std::slice::Iter<'a, PortRange>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.ranges.iter()
-    }
-}
-
-/// As a list, like the ranges alone: names of kernel objects contain a digest of this text.
-impl fmt::Debug for PortList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ranges.fmt(f)
-    }
-}
-
-impl PartialEq for PortList {
-    fn eq(&self, other: &Self) -> bool {
-        let is_copy = Arc::ptr_eq(&self.ranges, &other.ranges);
-        is_copy || (self.hash == other.hash && self.ranges == other.ranges)
-    }
-}
-
-impl Eq for PortList {}
-
-impl PartialOrd for PortList {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PortList {
-    fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.ranges, &other.ranges) {
-            return Ordering::Equal;
-        }
-        self.ranges.cmp(&other.ranges)
-    }
-}
-
-impl Hash for PortList {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+    /// Whether a port has one of the names, and its protocol.
+    pub fn contains(&self, port: &NamedPort) -> bool {
+        let first = self.partition_point(|(name, _)| *name < port.name);
+        let same = self.iter().skip(first).take_while(|(name, _)| *name == port.name);
+        same.into_iter().any(|(_, protocol)| protocol.is_none_or(|only| only == port.protocol))
     }
 }
 

@@ -1,10 +1,41 @@
-use std::{fmt, net::IpAddr, ops::Deref, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    net::IpAddr,
+    ops::Deref,
+    sync::Arc,
+};
 
-use crate::{Block, DomainPattern, Name, Protocol, Selector};
+use crate::{Block, DomainPattern, Name, PortNameList, Protocol, Selector};
 
 /// The id of a set. Two sets with the same id have the same members in every world.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Eq)]
 pub struct SetId(Arc<SetKey>);
+
+impl PartialEq for SetId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for SetId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialOrd for SetId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SetId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
 
 impl SetId {
     /// The id of the set with this definition.
@@ -33,14 +64,13 @@ pub enum SetKey {
         /// Selects the pods.
         pods: Selector,
     },
-    /// The address, protocol and number of every port that these pods declare under a name.
+    /// The address, protocol and number of every port that these pods declare under one of some
+    /// names.
     Ports {
         /// The pods, or the addresses of pods.
         owners: PortOwners,
-        /// The name of the port.
-        name: Name,
-        /// Its protocol; `None` means any.
-        protocol: Option<Protocol>,
+        /// The names of the ports.
+        names: PortNameList,
     },
     /// The addresses of the nodes that a selector matches.
     Nodes(Selector),
@@ -68,15 +98,25 @@ pub enum PortOwners {
     Block(Block),
 }
 
+/// The most port names in the text of a set.
+const MAX_NAMES: usize = 3;
+
 impl fmt::Display for SetKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SetKey::PodsIn(namespace, pods) => write!(f, "pods {namespace}/{pods}"),
             SetKey::Pods { namespaces, pods } => write!(f, "pods [{namespaces}]/{pods}"),
-            SetKey::Ports { owners, name, protocol } => {
-                write!(f, "port \"{name}\"")?;
-                if let Some(protocol) = protocol {
-                    write!(f, "/{protocol}")?;
+            SetKey::Ports { owners, names } => {
+                f.write_str(if names.len() == 1 { "port" } else { "ports" })?;
+                for (number, (name, protocol)) in names.iter().take(MAX_NAMES).enumerate() {
+                    f.write_str(if number == 0 { " " } else { ", " })?;
+                    write!(f, "\"{name}\"")?;
+                    if let Some(protocol) = protocol {
+                        write!(f, "/{protocol}")?;
+                    }
+                }
+                if names.len() > MAX_NAMES {
+                    write!(f, " and {} more", names.len() - MAX_NAMES)?;
                 }
                 match owners {
                     PortOwners::Everyone => write!(f, " of every pod"),

@@ -11,6 +11,7 @@ mod clusterset;
 mod datapath;
 mod docs;
 mod engine;
+mod hostile;
 mod hpp;
 mod measure;
 mod workload;
@@ -48,6 +49,11 @@ enum Bench {
     Clusterset(clusterset::ClusterSetBench),
     /// Host protection policies of Cisco ACI for 100,000 pods: computed in memory, and from a pod event to a file with a real API server.
     Hpp(hpp::HppBench),
+    /// Policies that a tenant wrote to exhaust a node: memory and CPU time of each shape.
+    Hostile(hostile::HostileBench),
+    /// Apply manifests of standard input. `hostile` runs this in a new process.
+    #[command(hide = true)]
+    HostileChild(hostile::HostileChild),
     /// Compile a cluster and print the resident bytes. `engine` runs this in a new process.
     #[command(hide = true)]
     Memory {
@@ -88,6 +94,8 @@ impl Bench {
             Bench::Cluster(cluster) => cluster.run(out)?,
             Bench::Clusterset(clusters) => clusters.run(out)?,
             Bench::Hpp(hpp) => hpp.run(out)?,
+            Bench::Hostile(hostile) => hostile.run(out)?,
+            Bench::HostileChild(child) => child.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;

@@ -13,20 +13,38 @@ pub(crate) fn cpu<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 }
 
 fn now() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    read_clock(ClockId::ThreadCPUTime)
+}
+
+/// The CPU time of this process.
+pub(crate) fn process_cpu() -> Duration {
+    read_clock(ClockId::ProcessCPUTime)
+}
+
+fn read_clock(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// The resident memory of this process in bytes.
 pub(crate) fn resident() -> anyhow::Result<u64> {
+    memory("VmRSS:")
+}
+
+/// The highest resident memory of this process so far, in bytes.
+pub(crate) fn peak() -> anyhow::Result<u64> {
+    memory("VmHWM:")
+}
+
+fn memory(field: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kilobytes = line
         .and_then(|line| line.trim().strip_suffix("kB"))
         .and_then(|number| number.trim().parse::<u64>().ok());
     kilobytes
         .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| anyhow::anyhow!("/proc/self/status has no VmRSS"))
+        .ok_or_else(|| anyhow::anyhow!("/proc/self/status has no {field}"))
 }
 
 /// The median of several measurements, and their range.

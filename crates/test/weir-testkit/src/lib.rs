@@ -8,6 +8,7 @@
 //!  changes   sequences of changes and edits             ────► changes(max), crowded(), before_and_after()
 //!  flow      connections between addresses of the pool  ────► flow()
 //!  fuzz      the same choices, made by a fuzzer's bytes ────► changes_from_bytes()
+//!  hostile   policies whose parts multiply                ────► HostileShape
 //!  midway    the verdicts that a packet can get during a change
 //! ```
 //!
@@ -23,6 +24,7 @@ mod changes;
 mod edit;
 mod flow;
 mod fuzz;
+mod hostile;
 mod midway;
 mod object;
 mod policy;
@@ -36,6 +38,7 @@ use weir_model::{Change, Key, Object, World};
 pub use changes::{before_and_after, changes, crowded};
 pub use flow::flow;
 pub use fuzz::changes_from_bytes;
+pub use hostile::HostileShape;
 pub use midway::Midway;
 pub use object::{domain, namespace, node, pod};
 pub use policy::{block, policy, policy_id, selector};

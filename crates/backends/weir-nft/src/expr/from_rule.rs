@@ -64,6 +64,13 @@ fn compare(op: u32, value: &[u8]) -> Expr {
     Expr::Compare { register: 0, op, value: value.into() }
 }
 
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
 fn push_match(one: &Match, all: &mut Vec<Expr>) {
     match one {
         Match::Established => all.extend([
@@ -95,11 +102,7 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
         ]),
         Match::ToGroup(family) => {
             push_fields(&[Field::Destination(*family)], all);
-            let first = match first_group(*family) {
-                IpAddr::V4(first) => first.octets().to_vec(),
-                IpAddr::V6(first) => first.octets().to_vec(),
-            };
-            all.push(compare(NFT_CMP_GTE, &first));
+            all.push(compare(NFT_CMP_GTE, &octets(first_group(*family))));
         }
         Match::Protocol(number) => push_protocol(*number, all),
         Match::Icmpv6 { first, last } => {
@@ -165,6 +168,10 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
                     burst: NEW_SOURCES_PER_SECOND,
                 },
             ]);
+        }
+        Match::Between(field, first, last) => {
+            push_fields(&[*field], all);
+            push_range(&octets(*first), &octets(*last), all);
         }
     }
 }

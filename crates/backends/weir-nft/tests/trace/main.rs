@@ -9,9 +9,14 @@ use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{Change, Delta, Direction, Flow, Program, Protocol, Verdict};
-use weir_nft::{Hook, NftChain, NftSet, NftTable, Planner, SetKind, Step, render};
+use weir_nft::{Hook, MergeLimit, NftChain, NftSet, NftTable, Planner, SetKind, Step, render};
 
 use packet::Way;
+
+/// All rules are merged.
+const MERGED: MergeLimit = MergeLimit { factor: usize::MAX, minimum: usize::MAX };
+/// No rules of NetworkPolicies are merged.
+const IN_SEQUENCE: MergeLimit = MergeLimit { factor: 0, minimum: 0 };
 
 /// Steps refer to existing objects.
 const SET: &str = "the set exists";
@@ -123,6 +128,7 @@ fn step(
     planner: &mut Planner,
     change: &Change,
     flows: &[Flow],
+    limit: MergeLimit,
 ) {
     let delta = engine.apply([change]);
     let programs = around(program, &delta);
@@ -141,7 +147,8 @@ fn step(
         }
         state = next;
     }
-    assert_eq!(state, render(program));
+    let new = Planner::new(Mode::Enforce).with_merge_limit(limit).filled(program);
+    assert_eq!(state, *new.table());
     // The kernel checks all elements of all maps with chains when a rule is added.
     for (name, set) in &state.sets {
         let is_dispatch = ["in4", "in6", "out4", "out6"].contains(&&**name);
@@ -171,12 +178,17 @@ fn pod(number: u8, labels: &str) -> String {
 
 #[test]
 fn a_pod_that_moves_between_sets_is_always_admitted() {
+    [MERGED, IN_SEQUENCE].into_iter().for_each(check_moving_pod);
+}
+
+#[track_caller]
+fn check_moving_pod(limit: MergeLimit) {
     // More pods than the shared grants set admits.
     let crowd: String = (1..=150).map(|number| pod(number, "app: old")).collect();
     let mut engine = Engine::new(Locality::Everywhere);
     let mut program = Program::default();
     program.apply(engine.apply(changes(&format!("{CROWD}{crowd}"))));
-    let mut planner = Planner::from_program(&program, Mode::Enforce);
+    let mut planner = Planner::new(Mode::Enforce).with_merge_limit(limit).filled(&program);
     let flow = Flow {
         from: [10, 0, 0, 7].into(),
         to: [10, 0, 1, 1].into(),
@@ -185,7 +197,7 @@ fn a_pod_that_moves_between_sets_is_always_admitted() {
     };
     for app in ["new", "old", "new"] {
         for change in changes(&pod(7, &format!("app: {app}"))) {
-            step(&mut engine, &mut program, &mut planner, &change, &[flow]);
+            step(&mut engine, &mut program, &mut planner, &change, &[flow], limit);
         }
         assert_eq!(program.verdict(&flow), Verdict::Allow);
     }
@@ -230,7 +242,7 @@ fn a_pod_that_changes_for_two_tiers_gets_no_mixed_verdict() {
         for after in 0..32 {
             for labels in [labels(before), labels(after)] {
                 for change in changes(&pod(7, &labels)) {
-                    step(&mut engine, &mut program, &mut planner, &change, &flows);
+                    step(&mut engine, &mut program, &mut planner, &change, &flows, MERGED);
                 }
             }
             for flow in &flows {
@@ -272,7 +284,7 @@ fn a_pod_that_joins_several_levels_is_always_admitted() {
     for labels in ["", "guest: v", "friend: v", "guest: v", "guest: v, friend: v", "friend: v", ""]
     {
         for change in changes(&pod(7, labels)) {
-            step(&mut engine, &mut program, &mut planner, &change, &flows);
+            step(&mut engine, &mut program, &mut planner, &change, &flows, MERGED);
         }
         assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
     }
@@ -314,7 +326,7 @@ fn a_pod_that_moves_while_rules_change_gets_no_mixed_verdict() {
     });
     for name in ["two", "one", "two"] {
         for change in street(name) {
-            step(&mut engine, &mut program, &mut planner, &change, &flows);
+            step(&mut engine, &mut program, &mut planner, &change, &flows, MERGED);
         }
         assert_eq!(program.verdict(&flows[0]), Verdict::Deny);
     }
@@ -428,19 +440,20 @@ fn a_peer_needs_no_chain() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(240))]
 
     #[test]
     fn a_packet_gets_the_verdict_from_before_or_after_a_change(
         (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
+        limit in proptest::sample::select(&[MERGED, IN_SEQUENCE][..]),
     ) {
         let mut engine = Engine::new(Locality::Everywhere);
         let mut program = Program::default();
         program.apply(engine.apply(&first));
-        let mut planner = Planner::from_program(&program, Mode::Enforce);
+        let mut planner = Planner::new(Mode::Enforce).with_merge_limit(limit).filled(&program);
         for change in &then {
-            step(&mut engine, &mut program, &mut planner, change, &flows);
+            step(&mut engine, &mut program, &mut planner, change, &flows, limit);
         }
     }
 }

@@ -75,6 +75,14 @@ impl Way<'_> {
             Match::Reply | Match::FromLinkLocal | Match::FromNowhere(_) | Match::ArpProbe => false,
             Match::Of(family) => IpFamily::from(flow.from) == *family,
             Match::In(fields, set) => self.find(fields, set, flow).is_some(),
+            Match::Between(field, first, last) => {
+                let address = match field {
+                    Field::Source(_) => flow.from,
+                    Field::Destination(_) => flow.to,
+                    other => panic!("{other:?} has no address"),
+                };
+                (*first..=*last).contains(&address)
+            }
             Match::To(range) => {
                 range.protocol == flow.protocol && (range.first..=range.last).contains(&flow.port)
             }

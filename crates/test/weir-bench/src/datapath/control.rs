@@ -180,7 +180,7 @@ impl Times {
 }
 
 /// Runs a function on a node of a new lab.
-pub(super) fn in_new_lab<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(crate) fn in_new_lab<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
     Lab::build(&Layout { nodes, ..Layout::default() })?.on_node(NODE, work)?
 }

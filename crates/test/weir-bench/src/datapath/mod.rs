@@ -25,7 +25,13 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use self::packets::Effort;
-pub(crate) use self::{probe::Operation, report::DatapathReport};
+pub(crate) use self::{
+    backend::{iptables, nftables},
+    control::in_new_lab,
+    node::{ApplyResult, BenchAgent},
+    probe::Operation,
+    report::DatapathReport,
+};
 use crate::{Output, docs};
 
 /// The options of the benchmark.

@@ -1,0 +1,131 @@
+//! Policies that a tenant wrote to exhaust a node: memory and CPU time of a process that reads one,
+//! compiles it and applies it in a network namespace.
+
+use std::{
+    fmt::Write as _,
+    io::{Read as _, Write},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use weir_api::ManifestReader;
+use weir_datapath::Datapath;
+use weir_iptables::Variant;
+use weir_model::{Change, Direction};
+use weir_testkit::HostileShape;
+
+use crate::{
+    datapath::{ApplyResult, BenchAgent, in_new_lab, iptables, nftables},
+    docs, measure,
+};
+
+/// Policies of hostile shapes.
+#[derive(Debug, Args)]
+pub(crate) struct HostileBench {
+    /// The size of a policy in bytes. The default is the largest that etcd takes.
+    #[arg(long, default_value_t = 1_500_000)]
+    bytes: usize,
+    /// The backends.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables")]
+    backends: Vec<HostileBackend>,
+    /// Only shapes whose name contains this text.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Write the table to docs/performance.md.
+    #[arg(long)]
+    write_docs: bool,
+}
+
+/// A backend that applies hostile policies.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum HostileBackend {
+    Nftables,
+    IptablesNft,
+    IptablesLegacy,
+}
+
+/// Applies the manifests of standard input. Prints the CPU time in milliseconds and the peak of the
+/// resident memory in bytes.
+#[derive(Debug, Args)]
+pub(crate) struct HostileChild {
+    #[arg(value_enum)]
+    backend: HostileBackend,
+}
+
+impl HostileBench {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let mut table = String::from(
+            "| shape | direction | backend | bytes | CPU time | peak memory |\n\
+             | --- | --- | --- | ---: | ---: | ---: |\n",
+        );
+        let shapes = HostileShape::ALL.into_iter();
+        for shape in shapes.filter(|shape| shape.name().contains(&self.only)) {
+            for direction in Direction::BOTH {
+                let manifests = shape.manifests(direction, self.bytes);
+                for backend in &self.backends {
+                    let name = backend.name();
+                    eprintln!("{shape}, {direction}, {name}");
+                    let cost = measure_child(&name, &manifests);
+                    let cost = cost.with_context(|| format!("{shape}, {direction}, {name}"))?;
+                    let bytes = manifests.len();
+                    writeln!(table, "| {shape} | {direction} | {name} | {bytes} | {cost} |")?;
+                }
+            }
+        }
+        write!(out, "{table}")?;
+        if self.write_docs { docs::put("hostile", &table) } else { Ok(()) }
+    }
+}
+
+impl HostileBackend {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// The cost of applying manifests, in a new process.
+fn measure_child(backend: &str, manifests: &str) -> Result<String> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let mut child = Command::new(program)
+        .args(["hostile-child", backend])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the measurement")?;
+    let mut stdin = child.stdin.take().context("the process has no standard input")?;
+    stdin.write_all(manifests.as_bytes()).context("cannot write manifests")?;
+    drop(stdin);
+    let output = child.wait_with_output().context("cannot wait for the measurement")?;
+    ensure!(output.status.success(), "the measurement failed: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl HostileChild {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let mut text = Vec::new();
+        std::io::stdin().read_to_end(&mut text).context("cannot read manifests")?;
+        in_new_lab(|| match self.backend {
+            HostileBackend::Nftables => apply(nftables()?, text),
+            HostileBackend::IptablesNft => apply(iptables(Variant::Nft)?, text),
+            HostileBackend::IptablesLegacy => apply(iptables(Variant::Legacy)?, text),
+        })?;
+        let (cpu, peak) = (measure::process_cpu(), measure::peak()?);
+        writeln!(out, "{:.0} ms | {} MB", cpu.as_secs_f64() * 1e3, peak / 1_000_000)?;
+        Ok(())
+    }
+}
+
+/// Applies manifests as an agent does.
+fn apply<D: Datapath>(datapath: D, text: Vec<u8>) -> Result<()> {
+    let mut reader = ManifestReader::new();
+    reader.read_file("hostile".into(), &text);
+    drop(text);
+    let manifests = reader.finish();
+    let first = manifests.findings.first();
+    ensure!(first.is_none(), "the manifests are invalid: {first:?}");
+    let mut agent = BenchAgent::open(datapath);
+    agent.compile(manifests.objects.into_iter().map(Change::Put));
+    ensure!(agent.apply()? == ApplyResult::Applied, "the policy wrote nothing");
+    Ok(())
+}
