@@ -46,17 +46,16 @@ pub fn find_bypasses<'a>(
     }
     let mut socket = RouteSocket::open()?;
     let links = socket.links()?;
-    let mut routes = BTreeMap::new();
-    for address in pods.iter().flat_map(|pod| pod.addresses) {
-        routes.insert(*address, socket.route(*address)?);
-    }
+    let routes = socket.routes(pods.iter().flat_map(|pod| pod.addresses).copied())?;
     let neighbours = socket.neighbours()?;
+    let neighbours = NeighbourIndex::new(&neighbours);
     Ok(pods
         .iter()
         .flat_map(|pod| {
             let bypass = bypass(pod, &links, &routes);
             let undeclared = undeclared(pod, &links, &routes, &neighbours, declared);
-            let all = bypass.into_iter().chain(undeclared.map(Bypass::UndeclaredAddress));
+            let undeclared = undeclared.into_iter().map(Bypass::UndeclaredAddress);
+            let all = bypass.into_iter().chain(undeclared);
             all.map(|spot| (spot, pod.pod)).collect::<Vec<_>>()
         })
         .collect())
@@ -84,31 +83,51 @@ fn bypass(
     spots.min()
 }
 
+/// The neighbours of the node, by what they are looked up by.
+#[derive(Default)]
+struct NeighbourIndex<'a> {
+    by_address: BTreeMap<IpAddr, Vec<&'a Neighbour>>,
+    by_link: BTreeMap<u32, Vec<&'a Neighbour>>,
+    by_station: BTreeMap<(u32, &'a [u8]), Vec<&'a Neighbour>>,
+}
+
+impl<'a> NeighbourIndex<'a> {
+    fn new(neighbours: &'a [Neighbour]) -> Self {
+        let mut index = NeighbourIndex::default();
+        for one in neighbours {
+            index.by_address.entry(one.address).or_default().push(one);
+            index.by_link.entry(one.link).or_default().push(one);
+            index.by_station.entry((one.link, &one.station)).or_default().push(one);
+        }
+        index
+    }
+}
+
 /// The addresses that a pod uses and that no pod declares.
 fn undeclared(
     pod: &PodAddresses<'_>,
     links: &BTreeMap<u32, Link>,
     routes: &BTreeMap<IpAddr, Route>,
-    neighbours: &[Neighbour],
+    neighbours: &NeighbourIndex<'_>,
     declared: &BTreeSet<IpAddr>,
-) -> impl Iterator<Item = IpAddr> {
-    let is_own = |index: &u32| links.get(index).is_some_and(|link| link.kind == "veth");
-    let over = |address: &IpAddr| match routes.get(address) {
-        Some(Route::Over(link)) => Some(*link),
-        _ => None,
-    };
-    let own_links: BTreeSet<u32> = pod.addresses.iter().filter_map(over).filter(is_own).collect();
-    let stations: BTreeSet<(u32, &[u8])> = neighbours
-        .iter()
-        .filter(|one| pod.addresses.contains(&one.address))
-        .map(|one| (one.link, &*one.station))
-        .collect();
-    let is_pods = |one: &&Neighbour| {
-        own_links.contains(&one.link) || stations.contains(&(one.link, &*one.station))
-    };
-    let all: BTreeSet<IpAddr> = neighbours.iter().filter(is_pods).map(|one| one.address).collect();
-    let new: Vec<IpAddr> = all.into_iter().filter(|one| !declared.contains(one)).collect();
-    new.into_iter()
+) -> BTreeSet<IpAddr> {
+    let mut found = BTreeSet::new();
+    for address in pod.addresses {
+        // A routed link belongs to one pod.
+        if let Some(Route::Over(link)) = routes.get(address)
+            && links.get(link).is_some_and(|link| link.kind == "veth")
+        {
+            found.extend(neighbours.by_link.get(link).into_iter().flatten());
+        }
+        // On a bridge, the pod is the station that has its address.
+        for one in neighbours.by_address.get(address).into_iter().flatten() {
+            found.extend(
+                neighbours.by_station.get(&(one.link, &*one.station)).into_iter().flatten(),
+            );
+        }
+    }
+    let addresses = found.into_iter().map(|one: &Neighbour| one.address);
+    addresses.filter(|one| !declared.contains(one)).collect()
 }
 
 #[cfg(test)]
@@ -160,7 +179,10 @@ mod tests {
             let routes = pods.iter().map(|one| (*one, route)).collect();
             let pod = PodAddresses { pod: &pod, addresses: pods };
             let declared = declared.iter().map(|one| address(one)).collect();
-            undeclared(&pod, &links(), &routes, neighbours, &declared).collect::<Vec<_>>()
+            let neighbours = NeighbourIndex::new(neighbours);
+            undeclared(&pod, &links(), &routes, &neighbours, &declared)
+                .into_iter()
+                .collect::<Vec<_>>()
         };
         let own = [address("10.0.0.2")];
         // On a bridge, the station shows which address is the pod's.

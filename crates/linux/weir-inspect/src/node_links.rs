@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv6Addr},
+    time::Duration,
 };
 
 use rustix::io::Errno;
 use weir_netlink::{
-    Attributes, Body, Header, Malformed, Message, MessageWriter, NetlinkError, NetlinkProtocol,
-    Socket, kind,
+    Attributes, Body, Header, Malformed, Message, MessageWriter, Messages, NetlinkError,
+    NetlinkProtocol, Socket, kind,
 };
 
 /// A link of the node.
@@ -32,7 +33,7 @@ pub(crate) enum Route {
 }
 
 /// An address that the node resolved to a station on a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Neighbour {
     pub(crate) link: u32,
     pub(crate) address: IpAddr,
@@ -77,31 +78,35 @@ impl RouteSocket {
         }
     }
 
-    /// The route to an address.
-    pub(crate) fn route(&mut self, address: IpAddr) -> io::Result<Route> {
-        let (family, bytes) = match address {
-            IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
-            IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
-        };
-        let mut header = [0; RTMSG_LENGTH];
-        (header[0], header[1]) = (family, if family == AF_INET { 32 } else { 128 });
-        let mut route = Route::Missing;
-        let body = |body: &mut Body<'_>| _ = body.fixed(&header).bytes(RTA_DST, &bytes);
-        let found = self.query(RTM_GETROUTE, kind::ACK, body, |message| {
-            let over = parse_output(message.attributes(RTMSG_LENGTH))?;
-            route = match (message.payload.get(7), over) {
-                (Some(&RTN_UNICAST), Some(link)) => Route::Over(link),
-                (Some(&RTN_LOCAL), _) => Route::Own,
-                _ => Route::Missing,
-            };
-            Ok(())
-        });
-        match found {
-            Err(error) if errno(&error).is_some_and(|one| UNREACHABLE.contains(&one)) => {
-                Ok(Route::Missing)
+    /// The routes to addresses. It sends many requests at once, to save system calls.
+    pub(crate) fn routes(
+        &mut self,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> io::Result<BTreeMap<IpAddr, Route>> {
+        let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+        let (mut routes, mut buffer) = (BTreeMap::new(), vec![0; BUFFER_BYTES]);
+        for chunk in addresses.chunks(REQUESTS_AT_ONCE) {
+            let mut waiting: BTreeMap<u32, IpAddr> = BTreeMap::new();
+            let mut writer = MessageWriter::default();
+            for address in chunk {
+                self.sequence = self.sequence.wrapping_add(1);
+                waiting.insert(self.sequence, *address);
+                let header =
+                    Header { kind: RTM_GETROUTE, flags: kind::REQUEST, sequence: self.sequence };
+                let written = writer.message(header, |body| write_route_request(body, *address));
+                written.expect("the request fits into a message");
             }
-            found => found.map(|()| route),
+            self.socket.send(writer.bytes())?;
+            while !waiting.is_empty() {
+                let received = self.socket.receive(&mut buffer, Some(REPLY_TIMEOUT))?;
+                for message in Messages::new(received.ok_or(io::ErrorKind::TimedOut)?) {
+                    let message = message.map_err(io::Error::other)?;
+                    let Some(address) = waiting.remove(&message.sequence) else { continue };
+                    routes.insert(address, parse_route(&message)?);
+                }
+            }
         }
+        Ok(routes)
     }
 
     /// The neighbours on all links.
@@ -141,6 +146,12 @@ impl RouteSocket {
     }
 }
 
+/// The number of requests in one datagram. All replies must fit into the socket's buffer.
+const REQUESTS_AT_ONCE: usize = 32;
+const BUFFER_BYTES: usize = 64 * 1024;
+/// The kernel replies while it handles the request.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The errors of a lookup without a usable route.
 const UNREACHABLE: [Errno; 4] =
     [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::ACCESS, Errno::INVAL];
@@ -151,6 +162,35 @@ fn errno(error: &io::Error) -> Option<Errno> {
         NetlinkError::Rejected(rejection) => rejection.errno(),
         _ => None,
     }
+}
+
+fn write_route_request(body: &mut Body<'_>, address: IpAddr) {
+    let (family, bytes) = match address {
+        IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
+    };
+    let mut header = [0; RTMSG_LENGTH];
+    (header[0], header[1]) = (family, if family == AF_INET { 32 } else { 128 });
+    // The matching route is enough. Resolving it would select a source address, and with IPv6
+    // compare the addresses of all links.
+    header[8..].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+    body.fixed(&header).bytes(RTA_DST, &bytes);
+}
+
+fn parse_route(message: &Message<'_>) -> io::Result<Route> {
+    match message.verdict() {
+        Some(Err(rejection)) if rejection.errno().is_some_and(|one| UNREACHABLE.contains(&one)) => {
+            return Ok(Route::Missing);
+        }
+        Some(Err(rejection)) => return Err(io::Error::other(rejection)),
+        _ => (),
+    }
+    let over = parse_output(message.attributes(RTMSG_LENGTH)).map_err(io::Error::other)?;
+    Ok(match (message.payload.get(7), over) {
+        (Some(&RTN_UNICAST), Some(link)) => Route::Over(link),
+        (Some(&RTN_LOCAL), _) => Route::Own,
+        _ => Route::Missing,
+    })
 }
 
 fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
@@ -177,8 +217,14 @@ fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
 fn parse_output(attributes: Attributes<'_>) -> Result<Option<u32>, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == RTA_OIF {
-            return attribute.u32().map(Some);
+        match attribute.kind {
+            RTA_OIF => return attribute.u32().map(Some),
+            // Of several next hops, the first one is enough: a pod has one link.
+            RTA_MULTIPATH => {
+                let hop = attribute.value.get(4..8).and_then(|bytes| bytes.try_into().ok());
+                return Ok(hop.map(u32::from_ne_bytes));
+            }
+            _ => (),
         }
     }
     Ok(None)
@@ -243,6 +289,8 @@ const IFLA_INFO_KIND: u16 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_MULTIPATH: u16 = 9;
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 const NDA_DST: u16 = 1;
