@@ -4,15 +4,17 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Mode, Plan as _, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Mode, NodeLinks,
+    Plan as _, TerminateFlows,
 };
 use weir_model::{Direction, IpFamily, Name, Protocol};
-use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, Tuple};
+use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple};
 use weir_netlink::NetlinkError;
 
 use crate::{
     AcceptForwarded, ChainsAndSets, Entry, Installed, IpSetKind, IptablesPlan, Planner, Step,
     Variant,
+    guard::{self, GuardRules},
     kernel::{IPSET_ERR_BUSY, Kernel, KernelError},
     replan, skeleton, superseded,
 };
@@ -28,6 +30,9 @@ pub struct Iptables {
     inherited: BTreeSet<BlockedReply>,
     /// The generation of the kernel's rules at which ours were last verified.
     verified: Option<u32>,
+    /// The generation at which the rules of the guard were last verified.
+    guard_verified: Option<u32>,
+    links: LinkWatch,
     /// The set whose entries are compared next.
     next_set: Option<Name>,
     /// The number of entries that may be compared until the next check.
@@ -54,6 +59,8 @@ impl Iptables {
             conntrack,
             inherited: BTreeSet::new(),
             verified: None,
+            guard_verified: None,
+            links: LinkWatch::open()?,
             next_set: None,
             credit: 0,
         })
@@ -110,6 +117,20 @@ impl Iptables {
         let script = |(family, table)| replan::rules(desired, self.accept_forwarded, family, table);
         let matches = tables.iter().all(|(family, table)| script((*family, table)).is_empty());
         self.verified = generation.filter(|_| matches);
+        Ok(matches)
+    }
+
+    /// Whether the guard in the kernel is the desired one.
+    fn guard_matches(&mut self, desired: &GuardRules) -> Result<bool, KernelError> {
+        if !self.kernel.guard_sets_match(desired)? {
+            return Ok(false);
+        }
+        let generation = self.kernel.read_generation()?;
+        if generation.is_some() && generation == self.guard_verified {
+            return Ok(true);
+        }
+        let matches = self.kernel.guard_rules_match(desired)?;
+        self.guard_verified = generation.filter(|_| matches);
         Ok(matches)
     }
 
@@ -189,6 +210,7 @@ impl Datapath for Iptables {
     }
 
     fn remove(&mut self) -> Result<(), ApplyError> {
+        self.enforce(&Guard::default())?;
         let plan = replan::removal(&self.installed()?);
         if plan.is_empty() { Ok(()) } else { self.apply(&plan) }
     }
@@ -204,6 +226,42 @@ impl Datapath for Iptables {
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {
         Some(self)
+    }
+
+    fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        Some(self)
+    }
+}
+
+impl EnforceGuard for Iptables {
+    fn changed_links(&mut self) -> Result<Option<NodeLinks>, ApplyError> {
+        self.links.read_changed()
+    }
+
+    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+        let installed = self.kernel.read_records();
+        Ok(guard::records(&installed.map_err(failed("cannot read the guard of pods"))?))
+    }
+
+    fn enforce(&mut self, guard: &Guard) -> Result<Vec<String>, ApplyError> {
+        let desired = GuardRules::new(guard, self.mode, self.kernel.bridges());
+        self.guard_verified = None;
+        let written = self.kernel.write_guard(&desired);
+        written.map_err(failed("cannot write the guard of pods"))?;
+        let unnamed = desired.unnamed.iter();
+        let unchecked = |link| {
+            format!("iptables cannot name the link {link}: its pod can forge source addresses")
+        };
+        Ok(unnamed.map(unchecked).collect())
+    }
+
+    fn guard_drifted(&mut self, guard: &Guard) -> Result<bool, ApplyError> {
+        if *guard == Guard::default() {
+            return Ok(false);
+        }
+        let desired = GuardRules::new(guard, self.mode, self.kernel.bridges());
+        let matches = self.guard_matches(&desired);
+        Ok(!matches.map_err(failed("cannot check the guard of pods"))?)
     }
 }
 

@@ -91,6 +91,10 @@ pub enum IpSetKind {
     BlockPorts,
     /// One end of a packet with its port, and the other end. Entries expire.
     Cut,
+    /// Links, each with an address. The guard uses it.
+    Links,
+    /// Numbers as addresses and ports, with comments. The guard uses it.
+    Records,
     /// Addresses of IPVS services. The datapath reads them from the machine, not from a plan.
     Ipvs,
     /// The sources of reported packets. The rules add them, and they expire.
@@ -142,6 +146,8 @@ pub enum Entry {
     Except(IpNet),
     /// A network and a port that are not in the set, although a wider entry contains them.
     ExceptPort(IpNet, Protocol, u16),
+    /// A network and the link that its packets come from.
+    Link(IpNet, Name),
 }
 
 /// One end of a packet.
@@ -217,6 +223,14 @@ pub enum Match {
     /// The source equals the destination, and the destination was translated for a service. Without
     /// the translation, a packet could spoof the pod's address.
     Itself(IpFamily),
+    /// Came from the link with this name. A last `+` stands for any characters.
+    Link(Name),
+    /// Came from the port of a bridge with this name.
+    BridgePort(Name),
+    /// Has this protocol, by number.
+    Protocol(u8),
+    /// Answers a packet of a tracked connection.
+    Reply,
     /// The bits of this mask are clear.
     Unmarked(u32),
     /// The bits of this mask are set.
@@ -247,6 +261,8 @@ pub enum IptablesTarget {
     AddSource(Name),
     /// Report the header of the packet, with a rate limit for each source.
     Log(DropCause),
+    /// Report the header of the packet, with one rate limit for all sources.
+    LogSome(DropCause),
 }
 
 /// The mark of a packet that an admin policy allowed.

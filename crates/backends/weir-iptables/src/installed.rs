@@ -90,7 +90,7 @@ impl InstalledSet {
 
 /// Whether the entries have comments.
 fn is_commented(kind: IpSetKind) -> bool {
-    matches!(kind, IpSetKind::Pods | IpSetKind::Isolated)
+    matches!(kind, IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records)
 }
 
 impl Table {

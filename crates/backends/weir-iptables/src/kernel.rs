@@ -166,7 +166,7 @@ impl Kernel {
     }
 
     /// Reads a set with its entries. It has no type if the set does not exist.
-    fn read_set(&mut self, name: &str) -> Result<InstalledSet, KernelError> {
+    pub(crate) fn read_set(&mut self, name: &str) -> Result<InstalledSet, KernelError> {
         let mut set = InstalledSet::default();
         self.list_sets(
             |body| wire::write_name(body, name),
@@ -309,7 +309,7 @@ impl Kernel {
         plan.steps.iter().try_for_each(|step| self.run_step(step))
     }
 
-    fn run_step(&mut self, step: &Step) -> Result<(), KernelError> {
+    pub(crate) fn run_step(&mut self, step: &Step) -> Result<(), KernelError> {
         match step {
             Step::Create(name, kind, family) => {
                 let create = |body: &mut Body<'_>| wire::write_set(body, name, *kind, *family);
@@ -397,11 +397,23 @@ impl Kernel {
         if !self.families.contains(&script.family) {
             return Ok(());
         }
-        let arguments = ["-w", "10", "--noflush"];
-        self.run_program(script.family, "-restore", &arguments, &script.to_string()).map(drop)
+        self.restore_text(script.family, &script.to_string())
     }
 
-    fn run_program(
+    pub(crate) fn restore_text(&self, family: IpFamily, script: &str) -> Result<(), KernelError> {
+        let arguments = ["-w", "10", "--noflush"];
+        self.run_program(family, "-restore", &arguments, script).map(drop)
+    }
+
+    pub(crate) fn namespace(&self) -> &NetNamespace {
+        &self.namespace
+    }
+
+    pub(crate) fn families(&self) -> &[IpFamily] {
+        &self.families
+    }
+
+    pub(crate) fn run_program(
         &self,
         family: IpFamily,
         what: &str,

@@ -11,7 +11,7 @@
 //! sets and policy chains are digests of their content.
 //!
 //! *Invariant*: the backend writes only chains and sets with our prefixes, and one rule in each
-//! built-in chain.
+//! built-in chain. The guard has chains in the tables `raw` and `mangle`.
 //!
 //! *Invariant*: the cost of a new connection does not grow with the number of NetworkPolicies that
 //! select a pod: a few set lookups decide. Rules of the admin tiers, and distinct port ranges, are
@@ -35,6 +35,9 @@ mod derived_set;
 mod dispatch;
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod guard;
+#[cfg(target_os = "linux")]
+mod guard_apply;
 mod installed;
 #[cfg(target_os = "linux")]
 mod ipvs;

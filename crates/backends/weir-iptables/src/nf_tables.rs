@@ -13,7 +13,7 @@ use weir_netlink::{
     NetlinkProtocol, Socket, kind,
 };
 
-use crate::{kernel::KernelError, name, skeleton, wire::NFGENMSG_LENGTH};
+use crate::{guard::is_guard_chain, kernel::KernelError, name, skeleton, wire::NFGENMSG_LENGTH};
 
 /// The tables of iptables in which weir may have chains.
 const TABLES: [&str; 3] = ["filter", "mangle", "raw"];
@@ -107,7 +107,7 @@ fn weirs_tables(
                 let chains = tables.entry(table.to_owned()).or_default();
                 if is_base {
                     chains.base.insert(chain.to_owned());
-                } else if name::is_our_chain(chain) {
+                } else if name::is_our_chain(chain) || is_guard_chain(chain) {
                     chains.ours.insert(chain.to_owned());
                 }
             }

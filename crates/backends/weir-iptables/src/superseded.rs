@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use weir_model::Name;
 use weir_netfilter::{BlockedReply, Tuple};
 
 use crate::{
     Entry, Installed, Variant,
+    guard::{self, GuardRules},
     installed::Table,
     kernel::{Kernel, KernelError},
     name, nf_tables, replan, skeleton,
@@ -27,7 +29,8 @@ impl Kernel {
                 let mut tables = self.read_tables()?;
                 tables.retain(|_, table| is_weirs(table));
                 let installed = Installed { tables, ..Installed::default() };
-                self.run_plan(&replan::removal(&installed))
+                self.run_plan(&replan::removal(&installed))?;
+                self.write_guard_rules(&GuardRules::default())
             }
         }
     }
@@ -35,7 +38,9 @@ impl Kernel {
     /// Destroys our sets, except those that rules use.
     pub(crate) fn remove_unused_sets(&mut self) -> Result<(), KernelError> {
         let names = self.read_set_names()?;
-        let sets = names.into_iter().filter(|name| name::is_our_set(name));
+        let guard = guard::all_sets();
+        let is_ours = |name: &Name| name::is_our_set(name) || guard.contains(name);
+        let sets = names.into_iter().filter(is_ours);
         let sets = sets.map(|name| (name, Default::default())).collect();
         let installed = Installed { sets, ..Installed::default() };
         self.run_plan(&replan::removal(&installed))

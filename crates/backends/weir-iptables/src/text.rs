@@ -12,6 +12,9 @@ use crate::{
 
 /// The number of the protocol IGMP.
 const IGMP: &str = "2";
+/// The names that some systems have for protocols.
+const PROTOCOLS: [(&str, &str); 5] =
+    [("igmp", IGMP), ("ipencap", "4"), ("ipip", "4"), ("ipv6", "41"), ("gre", "47")];
 
 /// The rule of a built-in chain that jumps to ours, as kube-router writes it.
 pub(crate) fn jump(hook: Hook) -> String {
@@ -83,6 +86,10 @@ impl fmt::Display for Match {
                 let sides: Vec<String> = sides.iter().map(SrcDst::to_string).collect();
                 write!(f, "-m set ! --match-set {set} {}", sides.join(","))
             }
+            Match::Link(link) => write!(f, "-i {link}"),
+            Match::BridgePort(port) => write!(f, "-m physdev --physdev-in {port}"),
+            Match::Protocol(number) => write!(f, "-p {number}"),
+            Match::Reply => f.write_str("-m conntrack --ctdir REPLY"),
             Match::Forwarded => f.write_str("-m addrtype ! --src-type LOCAL"),
             Match::Itself(family) => {
                 write!(f, "-m bpf --bytecode \"{}\" -m conntrack --ctstate DNAT", itself(*family))
@@ -113,6 +120,15 @@ impl fmt::Display for IptablesTarget {
             IptablesTarget::Mark { value, mask } => {
                 write!(f, "-j MARK --set-xmark {value:#x}/{mask:#x}")
             }
+            IptablesTarget::LogSome(cause) => write!(
+                f,
+                "-m limit --limit {}/sec --limit-burst {} -j NFLOG --nflog-prefix \"{}\" --nflog-group {} --nflog-size {}",
+                report::PER_SECOND,
+                report::BURST,
+                report::prefix(*cause),
+                report::GROUP,
+                report::SNAPLEN
+            ),
             IptablesTarget::AddSource(set) => write!(
                 f,
                 "-m limit --limit {0}/sec --limit-burst {0} -j SET --add-set {set} src",
@@ -171,7 +187,8 @@ impl IpSetKind {
             | IpSetKind::Addresses
             | IpSetKind::Ipvs
             | IpSetKind::Sources => "hash:ip",
-            IpSetKind::Ports => "hash:ip,port",
+            IpSetKind::Ports | IpSetKind::Records => "hash:ip,port",
+            IpSetKind::Links => "hash:net,iface",
             IpSetKind::Grants | IpSetKind::Cut => "hash:ip,port,ip",
             IpSetKind::Blocks => "hash:net",
             IpSetKind::BlockPorts => "hash:net,port",
@@ -191,6 +208,7 @@ impl fmt::Display for Entry {
             }
             Entry::Pair(address, protocol, peer) => write!(f, "{address},{protocol}:0,{peer}"),
             Entry::Block(net) => net.fmt(f),
+            Entry::Link(net, link) => write!(f, "{net},{link}"),
             Entry::BlockPort(net, protocol, port) => {
                 write!(f, "{net},{}:{port}", protocol_name(*protocol))
             }
@@ -209,7 +227,7 @@ pub(crate) fn create(name: &str, kind: IpSetKind, family: IpFamily) -> String {
         IpFamily::V6 => "inet6",
     };
     let rest = match (kind, kind.timeout()) {
-        (IpSetKind::Pods | IpSetKind::Isolated, _) => " comment".to_owned(),
+        (IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records, _) => " comment".to_owned(),
         (_, Some(seconds)) => format!(" timeout {seconds}"),
         _ => String::new(),
     };
@@ -260,8 +278,8 @@ impl fmt::Display for ChainsAndSets {
     }
 }
 
-/// Splits an iptables rule into words without quotes. The comment moves to the end. The name of IGMP
-/// becomes its number: iptables-save prints the name only where `/etc/protocols` has it.
+/// Splits an iptables rule into words without quotes. The comment moves to the end. The names of some
+/// protocols become numbers: iptables-save prints the names only where `/etc/protocols` has them.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -280,8 +298,9 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     }
     words.extend(word);
     for at in 1..words.len() {
-        if words[at - 1] == "-p" && words[at] == "igmp" {
-            words[at] = IGMP.to_owned();
+        let protocol = PROTOCOLS.iter().find(|(name, _)| *name == words[at]);
+        if let Some((_, number)) = protocol.filter(|_| words[at - 1] == "-p") {
+            words[at] = (*number).to_owned();
         }
     }
     if let Some(at) = words.windows(3).position(|w| w[0] == "-m" && w[1] == "comment") {

@@ -41,6 +41,7 @@ const IPSET_ATTR_PROTO: u16 = 7;
 const IPSET_ATTR_CADT_FLAGS: u16 = 8;
 const IPSET_ATTR_MAXELEM: u16 = 19;
 const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_IFACE: u16 = 23;
 const IPSET_ATTR_ELEMENTS: u16 = 24;
 const IPSET_ATTR_COMMENT: u16 = 26;
 
@@ -92,6 +93,7 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
         | IpSetKind::Ipvs
         | IpSetKind::Sources => 4,
         IpSetKind::Ports | IpSetKind::Grants | IpSetKind::Cut => 5,
+        IpSetKind::Links | IpSetKind::Records => 5,
         IpSetKind::Blocks => 6,
         IpSetKind::BlockPorts => 7,
     };
@@ -105,7 +107,7 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
                 data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, seconds);
             }
             match kind {
-                IpSetKind::Pods | IpSetKind::Isolated => {
+                IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records => {
                     _ = data.be_u32(
                         IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER,
                         IPSET_FLAG_WITH_COMMENT,
@@ -166,6 +168,10 @@ fn write_entry(data: &mut Body<'_>, entry: &Entry) {
         Entry::Block(net) | Entry::Except(net) => {
             write_address(data, IPSET_ATTR_IP, net.addr());
             data.u8(IPSET_ATTR_CIDR, net.prefix_len());
+        }
+        Entry::Link(net, ref link) => {
+            write_address(data, IPSET_ATTR_IP, net.addr());
+            data.u8(IPSET_ATTR_CIDR, net.prefix_len()).text(IPSET_ATTR_IFACE, link);
         }
         Entry::BlockPort(net, protocol, number) | Entry::ExceptPort(net, protocol, number) => {
             write_address(data, IPSET_ATTR_IP, net.addr());
@@ -273,6 +279,7 @@ fn parse_header(set: &mut InstalledSet, attributes: Attributes<'_>) -> Result<()
 /// Parses an entry and its comment. `None` if weir would not write such an entry.
 fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malformed> {
     let (mut ip, mut ip2, mut cidr, mut port, mut protocol) = (None, None, None, None, None);
+    let mut link: Option<Name> = None;
     let mut comment = Name::from("");
     let mut is_excluded = false;
     for attribute in attributes {
@@ -283,6 +290,7 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
             IPSET_ATTR_CIDR => cidr = Some(attribute.u8()?),
             IPSET_ATTR_PORT => port = Some(attribute.be_u16()?),
             IPSET_ATTR_PROTO => protocol = Some(attribute.u8()?),
+            IPSET_ATTR_IFACE => link = Some(attribute.text()?.into()),
             IPSET_ATTR_COMMENT => comment = attribute.text()?.into(),
             IPSET_ATTR_CADT_FLAGS => match attribute.be_u32()? {
                 IPSET_FLAG_NOMATCH => is_excluded = true,
@@ -303,6 +311,11 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<Option<(Entry, Name)>, Malf
         },
     };
     let net = |ip: IpAddr, length| IpNet::new(ip, length).ok();
+    if let Some(link) = link {
+        let net = ip.zip(cidr).and_then(|(ip, length)| net(ip, length));
+        let net = net.filter(|_| !is_excluded);
+        return Ok(net.map(|net| (Entry::Link(net, link), comment)));
+    }
     let entry = match (ip, cidr, protocol.zip(port), ip2) {
         (Some(ip), None, None, None) => Some(Entry::Address(ip)),
         (Some(ip), None, Some((protocol, port)), None) => Some(Entry::Port(ip, protocol, port)),
@@ -359,6 +372,7 @@ mod tests {
             Entry::BlockPort("fd00::/8".parse().unwrap(), Protocol::Tcp, 80),
             Entry::Except("10.1.0.0/16".parse().unwrap()),
             Entry::ExceptPort("fd00::1/128".parse().unwrap(), Protocol::Sctp, 80),
+            Entry::Link("10.0.0.1/32".parse().unwrap(), "veth1".into()),
         ];
         let mut writer = MessageWriter::default();
         let header = Header { kind: IPSET_CMD_ADD, flags: 0, sequence: 0 };

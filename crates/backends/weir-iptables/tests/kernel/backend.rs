@@ -22,6 +22,18 @@ impl Backend for Tables {
         }
     }
 
+    fn guard_disturbances(self) -> Vec<String> {
+        let [v4, v6] = ["iptables", "ip6tables"].map(|name| node::program(name, self.0));
+        vec![
+            format!("{v4} -t raw -F PREROUTING"),
+            format!("{v6} -t raw -F WEIR-GUARD"),
+            format!("{v4} -t raw -I WEIR-SPOOFED 1 -j RETURN"),
+            format!("{v4} -t raw -I PREROUTING 1 -j ACCEPT"),
+            "ipset del weir-own 10.0.0.1,p0".to_owned(),
+            "ipset flush weir-records".to_owned(),
+        ]
+    }
+
     fn disturbances(self) -> Vec<String> {
         let [v4, v6] = ["iptables", "ip6tables"].map(|name| node::program(name, self.0));
         vec![

@@ -1,0 +1,215 @@
+//! Reads and writes the chains and sets of the guard.
+
+use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
+
+use weir_model::{IpFamily, Name};
+
+use crate::{
+    Step, Variant,
+    guard::{Bridges, Chains, GuardRules, GuardTable, all_sets, is_guard_chain, jump, records_set},
+    installed::InstalledSet,
+    kernel::{Kernel, KernelError},
+    text,
+};
+
+/// The setting that exists while the machine can pass packets of bridges to iptables.
+const BRIDGE_SETTING: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+
+/// The guard's part of a table.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct InstalledChains {
+    /// The rules of our chains, split into words.
+    chains: BTreeMap<Name, Vec<Vec<String>>>,
+    /// The positions of the rules that lead to ours, by built-in chain.
+    jumps: BTreeMap<String, Vec<usize>>,
+}
+
+impl InstalledChains {
+    fn parse(table: GuardTable, saved: &str) -> Self {
+        let mut installed = InstalledChains::default();
+        let mut lengths: BTreeMap<&str, usize> = BTreeMap::new();
+        for line in saved.lines() {
+            let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+            if let Some(chain) = line.strip_prefix(':').map(first) {
+                if is_guard_chain(&chain) {
+                    installed.chains.entry(chain.into()).or_default();
+                }
+            } else if let Some((chain, rule)) =
+                line.strip_prefix("-A ").and_then(|rule| rule.split_once(' '))
+            {
+                if is_guard_chain(chain) {
+                    let rules = installed.chains.entry(chain.into()).or_default();
+                    rules.push(text::words(rule));
+                } else if table.hooks().contains(&chain) {
+                    let place = lengths.entry(chain).or_default();
+                    if text::words(rule) == text::words(&jump()) {
+                        installed.jumps.entry(chain.to_owned()).or_default().push(*place);
+                    }
+                    *place += 1;
+                }
+            }
+        }
+        installed
+    }
+
+    fn desired(table: GuardTable, chains: &Chains) -> Self {
+        let words = |rules: &Vec<crate::IptablesRule>| {
+            rules.iter().map(|rule| text::words(&rule.to_string())).collect()
+        };
+        let hooks = if chains.is_empty() { &[][..] } else { table.hooks() };
+        InstalledChains {
+            chains: chains.iter().map(|(name, rules)| (name.clone(), words(rules))).collect(),
+            jumps: hooks.iter().map(|hook| ((*hook).to_owned(), vec![0])).collect(),
+        }
+    }
+}
+
+/// The input of `iptables-restore --noflush` that replaces the guard's part of a table.
+fn script(table: GuardTable, installed: &InstalledChains, chains: &Chains) -> String {
+    let mut script = format!("*{}\n", table.name());
+    let gone = installed.chains.keys().filter(|name| !chains.contains_key(*name));
+    let gone: Vec<&Name> = gone.collect();
+    // Writing to a text never fails.
+    for name in chains.keys().chain(gone.iter().copied()) {
+        _ = writeln!(script, ":{name} - [0:0]");
+    }
+    for (name, rules) in chains {
+        rules.iter().for_each(|rule| _ = writeln!(script, "-A {name} {rule}"));
+    }
+    for (hook, places) in &installed.jumps {
+        places.iter().for_each(|_| _ = writeln!(script, "-D {hook} {}", jump()));
+    }
+    if !chains.is_empty() {
+        for hook in table.hooks() {
+            _ = writeln!(script, "-I {hook} 1 {}", jump());
+        }
+    }
+    gone.iter().for_each(|name| _ = writeln!(script, "-X {name}"));
+    script.push_str("COMMIT\n");
+    script
+}
+
+impl Kernel {
+    /// Whether the machine passes packets of bridges to iptables.
+    pub(crate) fn bridges(&self) -> Bridges {
+        let is_seen = self.namespace().run(|| Path::new(BRIDGE_SETTING).exists());
+        if is_seen.unwrap_or(false) { Bridges::Seen } else { Bridges::Unseen }
+    }
+
+    /// The records that an earlier agent left.
+    pub(crate) fn read_records(&mut self) -> Result<InstalledSet, KernelError> {
+        self.read_set(&records_set())
+    }
+
+    /// Makes the kernel have exactly these chains and sets of the guard.
+    pub(crate) fn write_guard(&mut self, desired: &GuardRules) -> Result<(), KernelError> {
+        let mut installed = self.read_guard_sets()?;
+        let fits = |(name, set): (&Name, &InstalledSet)| {
+            desired.sets.get(name).is_none_or(|desired| set.fits(desired))
+        };
+        if !installed.iter().all(fits) {
+            // A set cannot be destroyed while rules use it.
+            self.write_guard_rules(&GuardRules::default())?;
+            for name in installed.keys() {
+                self.run_step(&Step::Destroy(name.clone()))?;
+            }
+            installed.clear();
+        }
+        for (name, set) in &desired.sets {
+            let there = installed.get(name);
+            if there.is_none() {
+                self.run_step(&Step::Create(name.clone(), set.kind, set.family))?;
+            }
+            let is_missing = |(entry, comment): &(&crate::Entry, &Name)| {
+                there.is_none_or(|there| there.entries.get(*entry) != Some(*comment))
+            };
+            let missing = set.entries.iter().filter(is_missing);
+            let missing = missing.map(|(entry, comment)| (entry.clone(), comment.clone()));
+            self.run_step(&Step::Add(name.clone(), set.kind, missing.collect()))?;
+        }
+        self.write_guard_rules(desired)?;
+        for (name, there) in &installed {
+            let Some(set) = desired.sets.get(name) else {
+                self.run_step(&Step::Destroy(name.clone()))?;
+                continue;
+            };
+            let extra = there.entries.keys().filter(|entry| !set.entries.contains_key(entry));
+            let extra = extra.cloned().collect();
+            self.run_step(&Step::Remove(name.clone(), set.kind, extra))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel has exactly these sets of the guard.
+    pub(crate) fn guard_sets_match(&mut self, desired: &GuardRules) -> Result<bool, KernelError> {
+        for (name, set) in &desired.sets {
+            if !self.set_matches(name, set)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the kernel has exactly these chains of the guard.
+    pub(crate) fn guard_rules_match(&self, desired: &GuardRules) -> Result<bool, KernelError> {
+        for (family, table) in self.guard_tables() {
+            let none = Chains::new();
+            let chains = desired.chains.get(&(family, table)).unwrap_or(&none);
+            let installed = self.read_guard_chains(family, table, chains)?;
+            if installed != InstalledChains::desired(table, chains) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn write_guard_rules(&self, desired: &GuardRules) -> Result<(), KernelError> {
+        for (family, table) in self.guard_tables() {
+            let none = Chains::new();
+            let chains = desired.chains.get(&(family, table)).unwrap_or(&none);
+            let installed = self.read_guard_chains(family, table, chains)?;
+            if installed != InstalledChains::desired(table, chains) {
+                self.restore_text(family, &script(table, &installed, chains))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn guard_tables(&self) -> impl Iterator<Item = (IpFamily, GuardTable)> {
+        let families = self.families().to_vec().into_iter();
+        families.flat_map(|family| GuardTable::ALL.map(|table| (family, table)))
+    }
+
+    fn read_guard_sets(&mut self) -> Result<BTreeMap<Name, InstalledSet>, KernelError> {
+        let mut sets = BTreeMap::new();
+        for name in all_sets() {
+            let set = self.read_set(&name)?;
+            if !set.type_name.is_empty() {
+                sets.insert(name, set);
+            }
+        }
+        Ok(sets)
+    }
+
+    /// Reads the guard's chains. With iptables-legacy, reading a table creates it, and then every
+    /// packet passes it: so it is not read if the guard needs no chain there and it does not exist.
+    fn read_guard_chains(
+        &self,
+        family: IpFamily,
+        table: GuardTable,
+        desired: &Chains,
+    ) -> Result<InstalledChains, KernelError> {
+        if desired.is_empty() && self.variant() == Variant::Legacy {
+            let path = match family {
+                IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
+                IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
+            };
+            let names = self.namespace().run(|| fs::read_to_string(path).unwrap_or_default());
+            if !names.unwrap_or_default().lines().any(|name| name == table.name()) {
+                return Ok(InstalledChains::default());
+            }
+        }
+        let saved = self.run_program(family, "-save", &["-t", table.name()], "")?;
+        Ok(InstalledChains::parse(table, &saved))
+    }
+}
