@@ -318,3 +318,55 @@ pub(crate) fn is_guard_chain(name: &str) -> bool {
 pub(crate) fn jump() -> String {
     format!("-j {GUARD}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chain that the rules for a link lead to.
+    fn follow(chains: &Chains, rules: &[IptablesRule], link: &str) -> Option<Name> {
+        let fits = |rule: &&IptablesRule| match &rule.matches[..] {
+            [Match::Link(name)] => match name.strip_suffix('+') {
+                Some(prefix) => link.starts_with(prefix),
+                None => link == &**name,
+            },
+            _ => false,
+        };
+        match &rules.iter().find(fits)?.target {
+            IptablesTarget::Goto(chain) => match chains.get(chain) {
+                Some(rules) => follow(chains, rules, link),
+                None => Some(chain.clone()),
+            },
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn every_link_leads_to_its_chain_and_no_other_link_does() {
+        let names = (0..500_u32).map(|n| format!("veth{:x}", n.wrapping_mul(2_654_435_761)));
+        let more = ["veth", "veth1", "veth12", "cali0", "eni1"].map(str::to_owned);
+        let links: Vec<Name> = names.chain(more).map(Name::from).collect();
+        let links: Vec<&Name> = links.iter().collect();
+        let mut chains = Chains::new();
+        let root = tree(Match::Link, &links, &mut chains);
+        for link in &links {
+            assert_eq!(follow(&chains, &root, link), Some(link_chain(link)), "{link}");
+        }
+        for other in ["eth0", "vet", "vethx", "veth1-", "cali", "lo", "docker0"] {
+            assert_eq!(follow(&chains, &root, other), None, "{other}");
+        }
+        let longest = chains.values().map(Vec::len).max();
+        assert!(longest.is_some_and(|length| length <= 64), "{longest:?}");
+    }
+
+    #[test]
+    fn a_link_that_a_rule_cannot_name_is_not_in_a_rule() {
+        for bad in ["", "-j", "veth+", "a b", "a\"b", "!x", "ä"] {
+            assert!(!is_nameable(bad), "{bad}");
+        }
+        let links = ["veth1", "veth+"].map(|link| (Name::from(link), BTreeSet::new()));
+        let guard = Guard { links: links.into(), ..Guard::default() };
+        let rules = GuardRules::new(&guard, Mode::Enforce, Bridges::Seen);
+        assert_eq!(rules.unnamed, [Name::from("veth+")]);
+    }
+}

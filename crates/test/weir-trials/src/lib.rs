@@ -47,9 +47,7 @@ pub trait Backend: Copy + Send + Sync + 'static {
     fn disturbances(self) -> Vec<String>;
 
     /// Commands, each of which changes an object of an installed guard.
-    fn guard_disturbances(self) -> Vec<String> {
-        Vec::new()
-    }
+    fn guard_disturbances(self) -> Vec<String>;
 
     /// The programs that write the rules of kube-proxy, for both families.
     fn iptables(self) -> [&'static str; 2] {
@@ -125,11 +123,11 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
             conforms::check(backend, seed, disturbance);
         })
     });
-    all.chain(conforms).collect()
+    all.chain(conforms).chain(guard_trials(name, backend)).collect()
 }
 
 /// The tests of a backend's guard.
-pub fn guard_trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
+fn guard_trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
     let all: [Named<B>; 9] = [
         ("a_bound_pod_cannot_forge_its_source", spoofing::on_routed_links),
         ("a_bound_pod_on_a_bridge_cannot_forge_its_source", spoofing::on_a_bridge),

@@ -66,7 +66,9 @@ impl Packet<'_> {
                     decided => return decided,
                 },
                 IptablesTarget::Mark { value, mask } => self.mark = self.mark & !mask | value,
-                IptablesTarget::AddSource(_) | IptablesTarget::Log(_) => (),
+                IptablesTarget::AddSource(_)
+                | IptablesTarget::Log(_)
+                | IptablesTarget::LogSome(_) => (),
             }
         }
         None
@@ -92,6 +94,8 @@ impl Packet<'_> {
             Match::In(set, sides) => self.is_in(set, sides, flow),
             Match::NotIn(set, sides) => !self.is_in(set, sides, flow),
             Match::Forwarded => true,
+            // Only the guard has these.
+            Match::Link(_) | Match::BridgePort(_) | Match::Protocol(_) | Match::Reply => false,
             Match::Unmarked(mask) => self.mark & mask == 0,
             Match::Marked(mask) => self.mark & mask == *mask,
         }
@@ -154,6 +158,8 @@ fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
         }
         // No connection was terminated, no packet reported, and there is no IPVS service.
         IpSetKind::Cut | IpSetKind::Ipvs | IpSetKind::Sources => return false,
+        // Only the guard has these.
+        IpSetKind::Links | IpSetKind::Records => return false,
     };
     set.entries.contains_key(&entry)
 }

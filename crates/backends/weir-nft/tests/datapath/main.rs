@@ -26,8 +26,7 @@ fn main() -> ExitCode {
         let ours =
             [audit::trials(), big::trials(), bridge::trials(), cleanup::trials(), drift::trials()];
         let every = weir_trials::trials("nftables", backend::Nftables);
-        let guard = weir_trials::guard_trials("nftables", backend::Nftables);
-        ours.into_iter().flatten().chain(every).chain(guard).collect()
+        ours.into_iter().flatten().chain(every).collect()
     })
 }
 

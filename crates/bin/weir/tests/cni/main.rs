@@ -7,6 +7,7 @@
 mod chain;
 mod failure;
 mod first;
+mod forged;
 mod namespace;
 mod node;
 mod runtime;
@@ -24,6 +25,8 @@ fn main() -> ExitCode {
         trial("rules_apply_to_the_first_packets_behind_ptp", first::behind_ptp),
         trial("iptables_rules_apply_to_the_first_packets", first::with_iptables),
         trial("no_denied_packet_arrives_after_add", first::hammered),
+        trial("an_added_pod_cannot_forge_its_source", forged::with_nftables),
+        trial("an_added_pod_cannot_forge_its_source_with_iptables", forged::with_iptables),
         trial("on_failure_decides_without_an_agent", failure::no_agent),
         trial("a_stopped_agent_does_not_block_longer_than_the_timeout", failure::stopped),
         trial("add_waits_for_a_restarting_agent", failure::restarted),
