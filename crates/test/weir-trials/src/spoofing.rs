@@ -58,15 +58,14 @@ fn arrives<B: Backend>(
     received.is_ok_and(|(_, sender)| sender.ip() == address(source))
 }
 
-/// Retries while a process that another thread forked holds the closed socket of the last call.
+/// Retries while a process that another thread forked holds the closed socket of the last call, and
+/// while the kernel prepares a new address.
 fn bind<T>(mut open: impl FnMut() -> io::Result<T>) -> T {
     let begun = Instant::now();
+    let passing = [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable];
     loop {
         match open() {
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse
-                    && begun.elapsed() < ARRIVAL_TIMEOUT =>
-            {
+            Err(error) if passing.contains(&error.kind()) && begun.elapsed() < ARRIVAL_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             opened => return opened.unwrap(),
