@@ -14,6 +14,8 @@ mod crafted;
 #[cfg(target_os = "linux")]
 mod foreign;
 #[cfg(target_os = "linux")]
+mod guard;
+#[cfg(target_os = "linux")]
 mod interrupted;
 #[cfg(target_os = "linux")]
 mod ipvs;
@@ -46,8 +48,9 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 17] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 18] = [
         ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
+        ("the_guard_goes_with_the_rules", guard::the_guard_goes_with_the_rules),
         ("a_swapped_entry_is_repaired", repair::a_swapped_entry_is_repaired),
         ("foreign_rules_and_sets_stay", repair::foreign_rules_stay),
         ("a_set_of_another_kind_is_replaced", repair::a_set_of_another_kind_is_replaced),
