@@ -78,14 +78,14 @@ impl RouteSocket {
         }
     }
 
-    /// The routes to addresses. It sends many requests at once, to save system calls.
+    /// The routes to addresses. It sends requests in batches, to save system calls.
     pub(crate) fn routes(
         &mut self,
         addresses: impl IntoIterator<Item = IpAddr>,
     ) -> io::Result<BTreeMap<IpAddr, Route>> {
         let addresses: Vec<IpAddr> = addresses.into_iter().collect();
         let (mut routes, mut buffer) = (BTreeMap::new(), vec![0; BUFFER_BYTES]);
-        for chunk in addresses.chunks(REQUESTS_AT_ONCE) {
+        for chunk in addresses.chunks(REQUESTS_PER_BATCH) {
             let mut waiting: BTreeMap<u32, IpAddr> = BTreeMap::new();
             let mut writer = MessageWriter::default();
             for address in chunk {
@@ -147,7 +147,7 @@ impl RouteSocket {
 }
 
 /// The number of requests in one datagram. All replies must fit into the socket's buffer.
-const REQUESTS_AT_ONCE: usize = 32;
+const REQUESTS_PER_BATCH: usize = 32;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// The kernel replies while it handles the request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
