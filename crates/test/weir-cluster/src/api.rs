@@ -123,7 +123,9 @@ async fn send(
     client.request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
-async fn client(access: &Access) -> Result<Client, BoxError> {
+/// A client. Without a token, requests can have their own.
+pub(crate) async fn client(access: &Access) -> Result<Client, BoxError> {
+    let user = if access.token.is_empty() { json!({}) } else { json!({"token": access.token}) };
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -133,7 +135,7 @@ async fn client(access: &Access) -> Result<Client, BoxError> {
             "server": access.url,
             "certificate-authority-data": base64(&access.ca),
         }}],
-        "users": [{"name": "test", "user": {"token": access.token}}],
+        "users": [{"name": "test", "user": user}],
     });
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     thread,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use weir_programs::Programs;
 
 use crate::{
-    Access, Gate, Right, StartError,
+    Access, FaultProxy, Gate, Right, StartError,
     api::{Api, Method},
     keys::{random_token, signing_keys},
     launch::{
@@ -39,17 +39,25 @@ pub struct Collector {
     _process: Process,
 }
 
+/// The data of a store.
+#[derive(Debug)]
+pub struct Backup {
+    folder: PathBuf,
+}
+
 /// An API server and its store.
 #[derive(Debug)]
 pub struct Cluster {
     /// The first field, so that it is stopped first.
     server: Option<Process>,
-    _store: Process,
+    store: Option<Process>,
     programs: Programs,
     options: Options,
     folder: PathBuf,
     address: SocketAddr,
     store_address: SocketAddr,
+    /// The address of the store for other members of its cluster.
+    peers: SocketAddr,
     admin: Access,
     api: Api,
 }
@@ -90,7 +98,8 @@ impl Cluster {
         let api = Api::new(&admin).map_err(StartError::Api)?;
         let mut cluster = Cluster {
             server: Some(server),
-            _store: store,
+            store: Some(store),
+            peers,
             programs: programs.clone(),
             options: options.clone(),
             folder,
@@ -163,7 +172,12 @@ impl Cluster {
         Ok(Gate::to(self.address)?)
     }
 
-    /// The same from a listener, which can be in another network namespace.
+    /// A proxy to the API server that changes or replaces responses.
+    pub fn fault_proxy(&self) -> Result<FaultProxy, StartError> {
+        Ok(FaultProxy::to(&self.admin)?)
+    }
+
+    /// The same as `gate` from a listener, which can be in another network namespace.
     pub fn gate_at(&self, listener: TcpListener) -> Result<Gate, StartError> {
         Ok(Gate::from(listener, self.address)?)
     }
@@ -233,6 +247,41 @@ impl Cluster {
         self.await_ready()
     }
 
+    /// Stops the API server and the store, and saves the data of the store.
+    pub fn back_up(&mut self) -> Result<Backup, StartError> {
+        self.server = None;
+        self.stop_store();
+        let backup = self.folder.join("backup");
+        copy_folder(&self.folder.join("store"), &backup)?;
+        self.start_store()?;
+        self.start_server()?;
+        Ok(Backup { folder: backup })
+    }
+
+    /// Replaces the data of the store by a backup, and restarts both programs. Resource versions go
+    /// back.
+    pub fn restore(&mut self, backup: &Backup) -> Result<(), StartError> {
+        self.server = None;
+        self.stop_store();
+        let store = self.folder.join("store");
+        fs::remove_dir_all(&store)?;
+        copy_folder(&backup.folder, &store)?;
+        self.start_store()?;
+        self.start_server()
+    }
+
+    fn stop_store(&mut self) {
+        if let Some(store) = self.store.take() {
+            store.stop_and_keep_folder(&self.folder);
+        }
+    }
+
+    fn start_store(&mut self) -> Result<(), StartError> {
+        let Cluster { programs, folder, store_address, peers, .. } = self;
+        self.store = Some(start_store(programs, folder, *store_address, *peers)?);
+        Ok(())
+    }
+
     /// Compacts the store: watches from earlier resource versions get 410 Gone.
     pub fn compact(&self) -> Result<(), StartError> {
         let answer = self.request_store("/v3/kv/range", &json!({"key": "AA=="}))?;
@@ -287,4 +336,18 @@ impl Cluster {
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }

@@ -6,7 +6,8 @@
 //!           ├─ Collector       Kubernetes' garbage collector, optional
 //!           ├─ Definitions     a newer API server for CustomResourceDefinitions only, optional
 //!           ├─ Access          credentials of the administrator, or of users with given permissions
-//!           └─ Gate            a proxy that a test can interrupt
+//!           ├─ Gate            a proxy that a test can interrupt
+//!           └─ FaultProxy      a proxy that changes or replaces responses
 //! ```
 //!
 //! *Invariant*: no process or folder outlives the test. A shell watches each process and kills it by its
@@ -18,6 +19,7 @@ mod access;
 mod api;
 mod cluster;
 mod definitions;
+mod fault_proxy;
 mod gate;
 mod http;
 mod keys;
@@ -25,8 +27,9 @@ mod launch;
 mod process;
 
 pub use access::{Access, Right};
-pub use cluster::{Cluster, Collector, Options};
+pub use cluster::{Backup, Cluster, Collector, Options};
 pub use definitions::Definitions;
+pub use fault_proxy::{Fault, FaultProxy, ProxyRequest};
 pub use gate::Gate;
 pub use http::http_get;
 pub use launch::StartError;

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Starts a program and reads standard input until the test process closes it, also by crashing. Then it
-/// kills the program by its id and removes the folder, if one is given.
+/// kills the program by its id and removes the folder, if one is given and does not contain `keep`.
 const WATCHDOG: &str = r#"
 folder=$1 log=$2; shift 2
 "$@" >>"$log" 2>&1 </dev/null &
@@ -18,7 +18,7 @@ watch=$!
 wait $child
 status=$?
 kill $watch 2>/dev/null
-if test -n "$folder"; then rm -rf -- "$folder"; fi
+if test -n "$folder" && ! rm "$folder/keep" 2>/dev/null; then rm -rf -- "$folder"; fi
 exit $status
 "#;
 
@@ -50,6 +50,12 @@ impl Process {
             .spawn()?;
         let hold = shell.stdin.take();
         Ok(Process { shell, hold })
+    }
+
+    /// Stops the program. Its folder stays this time.
+    pub(crate) fn stop_and_keep_folder(self, folder: &Path) {
+        _ = File::create(folder.join("keep"));
+        drop(self);
     }
 
     /// Whether the program has exited.

@@ -42,8 +42,15 @@ pub(crate) async fn list(
     let leases = client.request("list", RESOURCE, async |client| {
         Api::<Lease>::namespaced(client, namespace).list(&params).await
     });
+    let leases = leases.await?;
+    // Anything else is no list, and does not show that clusters are gone.
+    let is_list = leases.types.kind == "LeaseList";
+    if !is_list || leases.metadata.resource_version.unwrap_or_default().is_empty() {
+        let message = "expected a LeaseList with a resourceVersion".into();
+        return Err(ApiError::Garbled { resource: RESOURCE.into(), message });
+    }
     let (mut heartbeats, mut own) = (BTreeMap::new(), None);
-    for lease in leases.await?.items {
+    for lease in leases.items {
         let label = lease.metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER));
         let is_name = |cluster: &&String| lease.metadata.name == Some(name(cluster));
         let Some(id) = label.filter(is_name).cloned() else { continue };

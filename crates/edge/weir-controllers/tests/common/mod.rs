@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_cluster::{Right, http_get};
+use weir_cluster::{Fault, FaultProxy, Right, http_get};
 use weir_controllers::{Controller, ControllerError, ControllerOptions, run_until};
 use weir_kube::RetryPolicy;
 
@@ -105,5 +106,54 @@ impl Drop for ControllerThread {
                 ended.unwrap().unwrap();
             }
         }
+    }
+}
+
+/// Injects broken responses to all lists, one kind after the other. The controller must report each,
+/// and `is_unchanged` must hold all the time.
+pub(crate) fn survives_broken_lists(
+    proxy: &FaultProxy,
+    controller: &ControllerThread,
+    is_unchanged: impl Fn() -> bool,
+) {
+    eventually("the controller is ready", || (controller.get("/readyz").0 == 200).then_some(()));
+    let empty_without_version: fn(&mut Value) = |list| {
+        list["items"] = json!([]);
+        list["metadata"] = json!({});
+    };
+    let without_items: fn(&mut Value) = |list| {
+        list.as_object_mut().and_then(|fields| fields.remove("items"));
+    };
+    let other_kind: fn(&mut Value) = |list| {
+        list["items"] = json!([]);
+        list["kind"] = "Status".into();
+    };
+    for fault in [
+        Fault::Edit(empty_without_version),
+        Fault::Edit(without_items),
+        Fault::Edit(other_kind),
+        Fault::Cut,
+        Fault::Answer(200, "<html></html>".into()),
+        Fault::Answer(404, "404 page not found".into()),
+        Fault::Answer(410, r#"{"kind":"Status","code":410,"message":"expired"}"#.into()),
+        Fault::Answer(503, r#"{"kind":"Status","code":503,"message":"overloaded"}"#.into()),
+    ] {
+        let chosen = fault.clone();
+        proxy.inject(move |request| {
+            let is_list = request.is_list() || request.is_of("leases") && request.method == "GET";
+            is_list.then(|| chosen.clone())
+        });
+        proxy.cut();
+        let (before, start) = (proxy.requests(|_| true).len(), Instant::now());
+        eventually("the fault is reported", || (controller.get("/readyz").0 == 503).then_some(()));
+        thread::sleep(Duration::from_millis(700));
+        assert!(is_unchanged(), "{fault:?}");
+        let requests = proxy.requests(|_| true).len() - before;
+        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 1;
+        // Several followers, which each send up to 20 requests in the first second.
+        assert!(requests < 300 * seconds, "{requests} requests in {seconds} s");
+        proxy.heal();
+        eventually("it is ready again", || (controller.get("/readyz").0 == 200).then_some(()));
+        assert!(is_unchanged(), "{fault:?}");
     }
 }

@@ -9,6 +9,7 @@ mod common;
 mod conflicts;
 mod crd;
 mod examples;
+mod faults;
 mod fixture;
 mod lifecycle;
 mod runtime;

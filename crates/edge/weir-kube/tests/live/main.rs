@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod definitions;
+mod faults;
 mod observer;
 mod outages;
 mod permissions;
