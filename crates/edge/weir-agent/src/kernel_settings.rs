@@ -20,7 +20,8 @@ pub enum Sysctls {
 /// The folders of the kernel's settings and links.
 pub(crate) struct KernelSettings {
     bridges: PathBuf,
-    links: PathBuf,
+    /// `None` if there are no links.
+    links: Option<PathBuf>,
     ipv4: PathBuf,
 }
 
@@ -28,11 +29,11 @@ impl KernelSettings {
     /// Those of this machine. Unit tests see none, on any machine.
     pub(crate) fn here() -> Self {
         #[cfg(test)]
-        return Self::at(Path::new("/nowhere"));
+        return KernelSettings { links: None, ..Self::at(Path::new("/nowhere")) };
         #[cfg(not(test))]
         KernelSettings {
             bridges: "/proc/sys/net/bridge".into(),
-            links: "/sys/class/net".into(),
+            links: Some("/sys/class/net".into()),
             ipv4: "/proc/sys/net/ipv4/conf".into(),
         }
     }
@@ -41,7 +42,7 @@ impl KernelSettings {
     #[cfg(test)]
     pub(crate) fn at(folder: &Path) -> Self {
         let [bridges, links, ipv4] = ["bridges", "links", "ipv4"].map(|name| folder.join(name));
-        KernelSettings { bridges, links, ipv4 }
+        KernelSettings { bridges, links: Some(links), ipv4 }
     }
 
     /// Checks the settings, corrects them if allowed, and returns warnings about the rest.
@@ -69,15 +70,31 @@ impl KernelSettings {
     }
 
     fn check_bridges(&self, sysctls: Sysctls) -> Vec<String> {
-        let bridges = self.bridges();
+        let bridges = match self.bridges() {
+            Ok(bridges) => bridges,
+            Err(error) => {
+                return vec![format!(
+                    "cannot list the links of this node: {error}; connections between pods on one bridge may bypass the rules; mount /sys"
+                )];
+            }
+        };
         if bridges.is_empty() {
             return Vec::new();
         }
-        if !self.bridges.exists() {
-            return vec![
-                "there are bridges and br_netfilter is not loaded: connections between pods on one bridge bypass the rules; load it with `modprobe br_netfilter`"
-                    .into(),
-            ];
+        match is_loaded(&self.bridges) {
+            Ok(true) => (),
+            Ok(false) => {
+                return vec![
+                    "there are bridges and br_netfilter is not loaded: connections between pods on one bridge bypass the rules; load it with `modprobe br_netfilter`"
+                        .into(),
+                ];
+            }
+            Err(error) => {
+                return vec![format!(
+                    "there are bridges, and whether br_netfilter is loaded is unknown: {error}; connections between pods on one bridge may bypass the rules; make {} readable",
+                    self.bridges.display()
+                )];
+            }
         }
         // A bridge's own setting suffices, too.
         let all_have =
@@ -93,9 +110,29 @@ impl KernelSettings {
     }
 
     /// The folders of the settings of each bridge.
-    fn bridges(&self) -> Vec<PathBuf> {
-        let links = fs::read_dir(&self.links).into_iter().flatten().flatten();
-        links.map(|link| link.path().join("bridge")).filter(|path| path.is_dir()).collect()
+    fn bridges(&self) -> io::Result<Vec<PathBuf>> {
+        let Some(links) = &self.links else { return Ok(Vec::new()) };
+        let mut bridges = Vec::new();
+        for link in fs::read_dir(links)? {
+            let path = link?.path().join("bridge");
+            if path.is_dir() {
+                bridges.push(path);
+            }
+        }
+        Ok(bridges)
+    }
+}
+
+/// Whether the module is loaded that has its settings in this folder.
+fn is_loaded(folder: &Path) -> io::Result<bool> {
+    // Without /proc/sys, the folder is missing, too.
+    if let Some(parent) = folder.parent() {
+        fs::read_dir(parent)?;
+    }
+    match fs::read_dir(folder) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -130,10 +167,15 @@ mod tests {
     fn bridges_need_their_settings() {
         let disk = tempfile::tempdir().unwrap();
         let kernel = KernelSettings::at(disk.path());
+        assert!(kernel.check(Sysctls::Report)[0].contains("cannot list the links of this node"));
+        fs::create_dir(disk.path().join("links")).unwrap();
         assert_eq!(kernel.check(Sysctls::Report), [""; 0], "without bridges there is no warning");
         let own = disk.path().join("links/cni0/bridge");
         fs::create_dir_all(&own).unwrap();
         assert!(kernel.check(Sysctls::Report)[0].contains("br_netfilter is not loaded"));
+        fs::write(&kernel.bridges, "not a folder").unwrap();
+        assert!(kernel.check(Sysctls::Report)[0].contains("br_netfilter is loaded is unknown"));
+        fs::remove_file(&kernel.bridges).unwrap();
         fs::create_dir(&kernel.bridges).unwrap();
         let four = kernel.bridges.join("bridge-nf-call-iptables");
         fs::write(&four, "0\n").unwrap();
@@ -151,6 +193,7 @@ mod tests {
     #[test]
     fn source_routes_are_reported() {
         let disk = tempfile::tempdir().unwrap();
+        fs::create_dir(disk.path().join("links")).unwrap();
         let kernel = KernelSettings::at(disk.path());
         let set = |interface: &str, value: &str| {
             let folder = kernel.ipv4.join(interface);

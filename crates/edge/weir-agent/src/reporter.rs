@@ -195,10 +195,22 @@ impl Reporter {
     /// The outcome of an attempt to apply.
     pub(crate) fn applied(&self, attempt: Attempt) {
         let Attempt { outcome, took, error, attempts, retry_in, endpoints, .. } = attempt;
+        let error = error.map(|error| {
+            if attempt.is_repair {
+                format!("another program changed the rules, and repairing them failed: {error}")
+            } else {
+                error
+            }
+        });
         let metrics = &self.report.metrics;
         metrics.applied(outcome);
         metrics.apply.observe(took.as_secs_f64());
         match (&error, outcome) {
+            (Some(error), _) if attempt.is_repair => {
+                metrics.error("apply");
+                self.publish([policy_events::of_failure(&self.node, error)]);
+                tracing::error!(error, attempts, ?retry_in, "cannot apply");
+            }
             (Some(error), _) => {
                 metrics.error("apply");
                 self.publish([policy_events::of_failure(&self.node, error)]);

@@ -359,6 +359,21 @@ fn a_failed_transaction_is_retried() {
 }
 
 #[test]
+fn a_failed_repair_names_the_other_program() {
+    let mut bench = Bench::started();
+    bench.memory.machine(|machine| {
+        machine.disturb(|program| *program = Program::default());
+        machine.unavailable = true;
+    });
+    bench.turn();
+    let reason = "another program changed the rules, and repairing them failed: cannot reach the machine: it is unreachable (attempt 1)";
+    assert_eq!(bench.reasons(), [reason]);
+    bench.memory.machine(|machine| machine.unavailable = false);
+    bench.turn();
+    assert_eq!((bench.passes(), bench.reasons().len()), (vec![2], 0));
+}
+
+#[test]
 fn rejected_rules_are_reported_by_pod_and_policy() {
     let mut bench = Bench::started();
     bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
