@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Args;
 use ipnet::IpNet;
-use weir_clusterset::Merging;
+use weir_clusterset::{Merging, NetworkLimits};
 use weir_controllers::clusterset::ClusterSetSettings;
 use weir_kube::Access;
-use weir_model::Name;
+use weir_model::{Name, Selector};
 
-use crate::{failure::Failure, source};
+use crate::{failure::Failure, label_selector, source};
 
 /// The upper limit of intervals, in seconds.
 const YEAR: u64 = 365 * 24 * 3600;
@@ -29,6 +29,17 @@ pub(crate) struct ClusterSetArgs {
     /// ignored [repeatable]
     #[arg(long, value_name = "ID=CIDR", value_parser = member_cidr)]
     member_cidr: Vec<(Name, IpNet)>,
+    /// The most IPv4 addresses that the pod networks of another cluster may have: those of a
+    /// network with this prefix
+    #[arg(long, value_name = "BITS", default_value = "8", value_parser = clap::value_parser!(u8).range(..=32))]
+    member_prefix_v4: u8,
+    /// The same for IPv6
+    #[arg(long, value_name = "BITS", default_value = "16", value_parser = clap::value_parser!(u8).range(..=128))]
+    member_prefix_v6: u8,
+    /// Publish only pods of namespaces with these labels, in the syntax of `kubectl -l`; empty for
+    /// all namespaces
+    #[arg(long, value_name = "SELECTOR", default_value = "kubernetes.io/metadata.name notin (kube-system)", value_parser = label_selector::parse)]
+    publish_namespaces: Selector,
     /// The maximum number of pods to accept from another cluster
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u32).range(1..))]
     member_pods: u32,
@@ -91,6 +102,15 @@ impl ClusterSetArgs {
                 "set them with `--pod-cidr CIDR`: other clusters reject addresses outside of them";
             return Err(missing("the networks of this cluster's pods", hint).into());
         }
+        let network_limits = NetworkLimits {
+            ipv4_prefix: self.member_prefix_v4,
+            ipv6_prefix: self.member_prefix_v6,
+        };
+        if let Err(error) = network_limits.check(&self.pod_cidr) {
+            let hint = "other clusters would reject this one; declare smaller networks, or set \
+                        --member-prefix-v4 or --member-prefix-v6 in all clusters";
+            return Err(Failure::new(format!("--pod-cidr: {error}"), hint).into());
+        }
         if let Some((itself, _)) = self.member_cidr.iter().find(|(member, _)| **member == *id) {
             let hint =
                 "use --member-cidr for other clusters; --pod-cidr sets the networks of this one";
@@ -128,6 +148,8 @@ impl ClusterSetArgs {
             renewal,
             expiry,
             accepted: self.accepted(),
+            network_limits,
+            publishable: self.publish_namespaces.clone(),
             pods: self.member_pods as usize,
             namespaces: self.member_namespaces as usize,
             shard: self.shard_size.into(),
@@ -164,13 +186,7 @@ impl ClusterSetArgs {
 
 /// Parses a network of pods.
 fn network(text: &str) -> Result<IpNet, String> {
-    match text.parse::<IpNet>() {
-        Ok(all) if all.prefix_len() == 0 => {
-            Err(format!("{all} contains every address, and other clusters would reject it"))
-        }
-        Ok(network) => Ok(network),
-        Err(_) => Err("expected a network such as 10.1.0.0/16".into()),
-    }
+    text.parse::<IpNet>().map_err(|_| "expected a network such as 10.1.0.0/16".into())
 }
 
 /// Parses `ID=CIDR`.

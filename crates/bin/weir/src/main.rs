@@ -21,6 +21,7 @@ mod failure;
 mod flow_end;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
+mod label_selector;
 mod lint;
 mod listen;
 mod log;

@@ -64,7 +64,8 @@ pub fn is_reserved(key: &str) -> bool {
     key.split_once('/').is_some_and(|(prefix, _)| prefix == "submariner-io")
 }
 
-fn holds(selector: &Selector, labels: &Labels) -> bool {
+/// Whether labels satisfy a selector.
+pub(crate) fn holds(selector: &Selector, labels: &Labels) -> bool {
     selector.requirements().iter().all(|requirement| match requirement {
         Requirement::In(key, values) => labels.value(key).is_some_and(|v| values.contains(v)),
         Requirement::NotIn(key, values) => !labels.value(key).is_some_and(|v| values.contains(v)),

@@ -42,7 +42,7 @@ mod writes;
 
 pub use interest::{Interest, Reach, is_reserved};
 pub use publication::Publication;
-pub use remote::{RemoteCluster, RemoteId, RemotePod};
+pub use remote::{NetworkLimits, RemoteCluster, RemoteId, RemotePod};
 pub use retained::retained;
 pub use roster::{Heartbeat, LeaseLimits, Liveness, Rival, Roster};
 pub use set::{ClusterSet, ClusterSetOptions, Summary};

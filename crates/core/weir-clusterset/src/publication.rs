@@ -4,22 +4,27 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Labels, Name, Namespace, Pod, PodId};
+use weir_model::{Labels, Name, Namespace, Pod, PodId, Selector};
 
 use crate::{
     Interest, RemoteId, RemotePod,
     directory::{Directory, InterestId, KnownPod, Shift},
+    interest::holds,
     is_reserved,
 };
 
 /// The pods of this cluster, and which of them are published to other clusters.
 ///
-/// A pod is published if it owns an address and an interest of another cluster selects it. A
-/// namespace is published if one of its pods is. If several pods claim an address, it is published
-/// only for the youngest of them.
+/// A pod is published if it owns an address, an interest of another cluster selects it, and the
+/// owner of this cluster allows it for the namespace. A namespace is published if one of its pods
+/// is. If several pods claim an address, it is published only for the youngest of them.
 #[derive(Clone, Debug)]
 pub struct Publication {
     cluster: Name,
+    /// Selects the namespaces whose pods may be published.
+    publishable: Selector,
+    /// The namespaces that `publishable` selects.
+    allowed: BTreeSet<Name>,
     directory: Directory,
     /// The pods that claim addresses: creation time, and the pod with all addresses that it claims.
     claimants: BTreeMap<PodId, (u64, RemotePod)>,
@@ -35,10 +40,14 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// The publication of a cluster without any objects.
-    pub fn new(cluster: Name) -> Self {
+    /// The publication of a cluster without any objects. Only pods in namespaces that `publishable`
+    /// selects are published. While the labels of a namespace are unknown, only the empty selector
+    /// selects it.
+    pub fn new(cluster: Name, publishable: Selector) -> Self {
         Publication {
             cluster,
+            publishable,
+            allowed: BTreeSet::new(),
             directory: Directory::default(),
             claimants: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -63,7 +72,7 @@ impl Publication {
                 claims.insert((pod.born, pod.id.clone()));
             }
             let (id, labels, ports) =
-                (self.remote(&pod.id), publishable(&pod.labels), pod.ports.clone());
+                (self.remote(&pod.id), without_reserved(&pod.labels), pod.ports.clone());
             let claimant = (pod.born, RemotePod { id, labels, addresses, ports });
             self.claimants.insert(pod.id.clone(), claimant);
         }
@@ -80,11 +89,19 @@ impl Publication {
 
     /// Adds or replaces a namespace of this cluster.
     pub fn put_namespace(&mut self, namespace: &Namespace) {
-        self.update_labels(&namespace.name, Some(publishable(&namespace.labels)));
+        let (name, labels) = (&namespace.name, Some(without_reserved(&namespace.labels)));
+        if holds(&self.publishable, &namespace.labels) {
+            self.update_labels(name, labels);
+            self.allow(name);
+        } else {
+            self.disallow(name);
+            self.update_labels(name, labels);
+        }
     }
 
     /// Removes a namespace of this cluster.
     pub fn remove_namespace(&mut self, name: &Name) {
+        self.disallow(name);
         self.update_labels(name, None);
     }
 
@@ -126,7 +143,7 @@ impl Publication {
     /// The published form of a pod; `None` if it is not published.
     pub fn pod(&self, id: &PodId) -> Option<&RemotePod> {
         let known = self.directory.pod(&self.remote(id))?;
-        (!known.interests.is_empty()).then_some(&known.pod)
+        self.is_published(known).then_some(&known.pod)
     }
 
     /// The published labels of a namespace; `None` if it is not published.
@@ -143,7 +160,41 @@ impl Publication {
     /// The published pods of a namespace.
     pub fn pods_of(&self, namespace: &Name) -> impl Iterator<Item = &RemotePod> {
         let pods = self.directory.pods_of(&self.cluster, namespace);
-        pods.filter(|known| !known.interests.is_empty()).map(|known| &*known.pod)
+        pods.filter(|known| self.is_published(known)).map(|known| &*known.pod)
+    }
+
+    fn is_published(&self, known: &KnownPod) -> bool {
+        let namespace = &known.pod.id.namespace;
+        !known.interests.is_empty()
+            && (self.publishable.is_everything() || self.allowed.contains(namespace))
+    }
+
+    /// Publishes the pods of a namespace from now on.
+    fn allow(&mut self, namespace: &Name) {
+        if !self.publishable.is_everything() && self.allowed.insert(namespace.clone()) {
+            let pods = self.published_pods(namespace);
+            if !pods.is_empty() {
+                self.published.insert(namespace.clone(), pods.len());
+                self.changed_pods.extend(pods);
+                self.changed_namespaces.insert(namespace.clone());
+            }
+        }
+    }
+
+    /// Publishes no pod of a namespace any more.
+    fn disallow(&mut self, namespace: &Name) {
+        let pods = self.published_pods(namespace);
+        if self.allowed.remove(namespace) && !pods.is_empty() {
+            self.published.remove(namespace);
+            self.changed_pods.extend(pods);
+            self.changed_namespaces.insert(namespace.clone());
+        }
+    }
+
+    fn published_pods(&self, namespace: &Name) -> Vec<PodId> {
+        let id =
+            |pod: &RemotePod| PodId { namespace: namespace.clone(), name: pod.id.name.clone() };
+        self.pods_of(namespace).map(id).collect()
     }
 
     /// Removes the claims of a pod and returns the new owners of its addresses.
@@ -192,7 +243,7 @@ impl Publication {
     fn record_shifts(&mut self, shifts: Vec<Shift>) {
         for Shift { before, after } in shifts {
             let published = |known: Option<KnownPod>| {
-                known.filter(|known| !known.interests.is_empty()).map(|known| known.pod)
+                known.filter(|known| self.is_published(known)).map(|known| known.pod)
             };
             let (before, after) = (published(before), published(after));
             if before == after {
@@ -225,6 +276,6 @@ impl Publication {
 }
 
 /// The labels to publish: all except the reserved ones, which a pod could forge.
-fn publishable(labels: &Labels) -> Labels {
+fn without_reserved(labels: &Labels) -> Labels {
     labels.iter().filter(|(key, _)| !is_reserved(key)).cloned().collect()
 }

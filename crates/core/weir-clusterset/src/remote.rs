@@ -66,3 +66,43 @@ impl RemoteCluster {
         self.networks.iter().any(|network| network.contains(&address))
     }
 }
+
+/// The largest part of the address space that a cluster may declare as its networks, as the prefix
+/// length of one network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkLimits {
+    /// For IPv4, up to 32.
+    pub ipv4_prefix: u8,
+    /// For IPv6, up to 128.
+    pub ipv6_prefix: u8,
+}
+
+impl Default for NetworkLimits {
+    fn default() -> Self {
+        NetworkLimits { ipv4_prefix: 8, ipv6_prefix: 16 }
+    }
+}
+
+impl NetworkLimits {
+    /// Checks that all networks together have no more addresses than one network with the prefix. So
+    /// many small networks count as much as one large network.
+    pub fn check(&self, networks: &[IpNet]) -> Result<(), String> {
+        // Without overlaps.
+        let networks = IpNet::aggregate(&networks.to_vec());
+        for (family, bits, prefix) in
+            [("IPv4", 32, self.ipv4_prefix), ("IPv6", 128, self.ipv6_prefix)]
+        {
+            let own = networks.iter().filter(|network| network.max_prefix_len() == bits);
+            let declared = own.map(|network| addresses(bits, network.prefix_len()));
+            if declared.fold(0, u128::saturating_add) > addresses(bits, prefix) {
+                return Err(format!("its networks have more {family} addresses than a /{prefix}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of addresses of a network.
+fn addresses(bits: u8, prefix: u8) -> u128 {
+    1_u128.checked_shl(u32::from(bits.saturating_sub(prefix))).unwrap_or(u128::MAX)
+}

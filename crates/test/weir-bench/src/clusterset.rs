@@ -231,7 +231,7 @@ impl ClusterSetBench {
 
     fn source(&self, number: usize, interests: &BTreeSet<Interest>) -> MemberCluster {
         let name = Name::from(format!("cluster-{number}"));
-        let mut publication = Publication::new(name.clone());
+        let mut publication = Publication::new(name.clone(), Selector::everything());
         publication.set_interests(&"reader".into(), interests.clone());
         for at in 0..self.pods / PODS_PER_NAMESPACE {
             let (name, location) = (namespace(at), None);

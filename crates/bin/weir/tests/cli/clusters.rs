@@ -71,7 +71,11 @@ fn the_controller_rejects_invalid_options_at_startup() {
     let (token, empty) = (at("token"), at("empty"));
     let direct = "--pod-cidr 10.1.0.0/16 --broker-url https://127.0.0.1:1 --broker-token-file";
     for (options, message) in [
-        ("--pod-cidr 0.0.0.0/0".to_owned(), "0.0.0.0/0 contains every address"),
+        (
+            "--pod-cidr 0.0.0.0/1 --pod-cidr 128.0.0.0/1".to_owned(),
+            "error: --pod-cidr: its networks have more IPv4 addresses than a /8\n",
+        ),
+        ("--publish-namespaces team=a=b".to_owned(), "\"a=b\" is not a label value"),
         ("--pod-cidr 10.1.0.0/33".to_owned(), "expected a network such as 10.1.0.0/16"),
         (
             format!("{direct} {token} --member-cidr east=10.2.0.0/16"),

@@ -19,7 +19,7 @@ fn local(name: &str, address: &str) -> Pod {
 
 #[test]
 fn only_pods_with_an_address_that_another_cluster_selects_are_published() {
-    let mut own = Publication::new("c1".into());
+    let mut own = Publication::new("c1".into(), Selector::everything());
     own.put_namespace(&Namespace {
         name: "n1".into(),
         labels: labels(&[("team", "a")]),
@@ -49,7 +49,7 @@ fn only_pods_with_an_address_that_another_cluster_selects_are_published() {
 
 #[test]
 fn a_finished_pod_is_no_longer_published() {
-    let mut own = Publication::new("c1".into());
+    let mut own = Publication::new("c1".into(), Selector::everything());
     let everything =
         Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
     own.set_interests(&"c2".into(), BTreeSet::from([everything]));
@@ -61,7 +61,7 @@ fn a_finished_pod_is_no_longer_published() {
 
 #[test]
 fn an_address_is_published_for_the_youngest_pod_that_claims_it() {
-    let mut own = Publication::new("c1".into());
+    let mut own = Publication::new("c1".into(), Selector::everything());
     let everything =
         Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
     own.set_interests(&"c2".into(), BTreeSet::from([everything]));
@@ -95,4 +95,37 @@ fn an_address_is_published_for_the_youngest_pod_that_claims_it() {
     own.put_pod(&Pod { finished: true, ..young });
     assert_eq!(own.take_changed().0.len(), 2, "both are published again");
     assert_eq!(published(&own, "old"), ["10.1.1.1", "fd01::1"]);
+}
+
+#[test]
+fn only_pods_of_namespaces_that_the_owner_selects_are_published() {
+    let selector = Selector::from_iter([
+        Requirement::equals("publish", "yes"),
+        Requirement::NotIn("private".into(), BTreeSet::from(["true".into()])),
+    ]);
+    let mut own = Publication::new("c1".into(), selector);
+    let everything =
+        Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
+    let by_name = Interest { reach: Reach::Named("n1".into()), pods: Selector::everything() };
+    own.set_interests(&"c2".into(), BTreeSet::from([everything, by_name]));
+    let web = PodId::new("n1", "web");
+    let put = |own: &mut Publication, pairs: &[(&str, &str)]| {
+        own.put_namespace(&Namespace { name: "n1".into(), labels: labels(pairs), location: None });
+        let changed = own.take_changed();
+        let is_published = own.pod(&web).is_some();
+        assert_eq!(own.namespace(&"n1".into()).is_some(), is_published);
+        assert_eq!(own.pods_of(&"n1".into()).count(), usize::from(is_published));
+        (is_published, changed.0.len())
+    };
+    own.put_pod(&local("web", "10.1.1.1"));
+    assert!(own.pod(&web).is_none(), "the labels of the namespace are unknown");
+    assert_eq!(put(&mut own, &[]), (false, 0));
+    assert_eq!(put(&mut own, &[("publish", "yes")]), (true, 1));
+    assert_eq!(put(&mut own, &[("publish", "yes"), ("team", "a")]), (true, 0));
+    assert_eq!(put(&mut own, &[("publish", "yes"), ("private", "true")]), (false, 1));
+    own.put_pod(&local("web", "10.1.1.2"));
+    assert_eq!(own.take_changed().0.len(), 0, "changes of other pods are not published");
+    assert_eq!(put(&mut own, &[("publish", "yes")]), (true, 1));
+    own.remove_namespace(&"n1".into());
+    assert_eq!((own.take_changed().0.len(), own.pod(&web)), (1, None));
 }

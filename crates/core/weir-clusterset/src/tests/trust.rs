@@ -1,6 +1,7 @@
 //! Limits on what other clusters can publish.
 
 use super::*;
+use crate::NetworkLimits;
 
 fn networks(all: &[&str]) -> RemoteCluster {
     RemoteCluster { networks: all.iter().map(|network| network.parse().unwrap()).collect() }
@@ -152,4 +153,42 @@ fn namespaces_over_the_limit_are_dropped_and_the_cluster_is_reported() {
     assert!(set.over_namespace_limit().is_empty());
     put(&mut set, "c2", "n1", shop());
     assert_eq!(set.over_namespace_limit().len(), 1);
+}
+
+#[test]
+fn the_networks_of_a_cluster_are_small_in_total() {
+    let check = |limits: NetworkLimits, networks: &[String]| {
+        let networks: Vec<_> = networks.iter().map(|one| one.parse().unwrap()).collect();
+        limits.check(&networks)
+    };
+    let by_default = |networks: &[&str]| {
+        check(
+            NetworkLimits::default(),
+            &networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(by_default(&["10.0.0.0/8", "fd01::/16"]), Ok(()));
+    assert_eq!(by_default(&["10.1.0.0/16", "10.2.0.0/16", "10.0.0.0/9", "fd01::/48"]), Ok(()));
+    assert_eq!(by_default(&["10.0.0.0/8", "10.7.0.0/16", "10.0.0.0/8"]), Ok(()), "overlaps");
+    let four = Err("its networks have more IPv4 addresses than a /8".to_owned());
+    let six = Err("its networks have more IPv6 addresses than a /16".to_owned());
+    for networks in [
+        &["0.0.0.0/0"][..],
+        &["10.0.0.0/7"],
+        &["0.0.0.0/1", "128.0.0.0/1"],
+        &["10.0.0.0/8", "192.168.0.0/32"],
+    ] {
+        assert_eq!(by_default(networks), four, "{networks:?}");
+    }
+    for networks in
+        [&["::/0"][..], &["fd00::/15"], &["::/1", "8000::/1"], &["fd01::/16", "::1/128"]]
+    {
+        assert_eq!(by_default(networks), six, "{networks:?}");
+    }
+    // In pieces, adjacent or not.
+    let pieces = |step: usize| (0..256).step_by(step).map(|one| format!("{one}.0.0.0/8"));
+    assert_eq!(check(NetworkLimits::default(), &pieces(1).collect::<Vec<_>>()), four);
+    assert_eq!(check(NetworkLimits::default(), &pieces(2).collect::<Vec<_>>()), four);
+    let all = NetworkLimits { ipv4_prefix: 0, ipv6_prefix: 0 };
+    assert_eq!(check(all, &["0.0.0.0/0".into(), "::/0".into()]), Ok(()));
 }

@@ -433,7 +433,7 @@ fn relay(set: &mut ClusterSet, events: &[Event], interests: &BTreeSet<Interest>)
     for (cluster, _) in NETWORKS {
         let cluster = Name::from(cluster);
         set.set_member(&cluster, Some(member(&cluster)));
-        let mut source = Publication::new(cluster.clone());
+        let mut source = Publication::new(cluster.clone(), Selector::everything());
         let own = events.iter().filter(|event| event.cluster == cluster);
         for (count, event) in own.enumerate() {
             if count == 3 {

@@ -25,7 +25,8 @@
 //!   cluster, changes nothing: neither objects on the broker nor the allowed addresses.
 //! * The objects of another cluster are not trusted alone: label, name and `clusterID` must agree,
 //!   the cluster's lease must have the same holder, and an address must lie in the networks it
-//!   declared.
+//!   declared, which must be small. Only pods of publishable namespaces are published, whatever
+//!   other clusters are interested in.
 
 mod lease;
 mod owned;
@@ -39,9 +40,9 @@ use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 use futures::future::select;
 use ipnet::IpNet;
 use tokio::sync::watch;
-use weir_clusterset::{Interest, Liveness, Merging};
+use weir_clusterset::{Interest, Liveness, Merging, NetworkLimits};
 use weir_kube::Access;
-use weir_model::Name;
+use weir_model::{Name, Selector};
 
 use crate::ControllerContext;
 
@@ -66,6 +67,10 @@ pub struct ClusterSetSettings {
     /// The trusted networks of each other cluster. If empty, the networks that the clusters
     /// declare.
     pub accepted: BTreeMap<Name, Vec<IpNet>>,
+    /// The networks that another cluster may declare at most.
+    pub network_limits: NetworkLimits,
+    /// Selects the namespaces of this cluster whose pods may be published.
+    pub publishable: Selector,
     /// The maximum number of pods per cluster.
     pub pods: usize,
     /// The maximum number of namespaces per cluster.

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{Controller, clusterset::ClusterSetSettings, crds};
-use weir_model::Name;
+use weir_model::{NAMESPACE_NAME_LABEL, Name, Requirement, Selector};
 
 use crate::{
     common::{COMMON_RIGHTS, ControllerThread, eventually},
@@ -215,6 +215,10 @@ pub(crate) struct StartOptions {
     pub(crate) pods: usize,
     /// The maximum number of namespaces per cluster.
     pub(crate) namespaces: usize,
+    /// The namespaces whose pods may be published.
+    pub(crate) publishable: Selector,
+    /// The URL of a proxy to the API server.
+    pub(crate) proxy: Option<String>,
 }
 
 impl Default for StartOptions {
@@ -224,6 +228,13 @@ impl Default for StartOptions {
             accepted: BTreeMap::new(),
             pods: 1_000,
             namespaces: 1_000,
+            publishable: [Requirement::NotIn(
+                NAMESPACE_NAME_LABEL.into(),
+                ["kube-system".into()].into(),
+            )]
+            .into_iter()
+            .collect(),
+            proxy: None,
         }
     }
 }
@@ -242,7 +253,10 @@ pub(crate) fn start_with(
     options: StartOptions,
 ) -> ControllerThread {
     let rights = [&RIGHTS[..], &COMMON_RIGHTS].concat();
-    let user = site.cluster.user(&format!("weir-{id}"), &rights).unwrap();
+    let mut user = site.cluster.user(&format!("weir-{id}"), &rights).unwrap();
+    if let Some(url) = options.proxy {
+        user.url = url;
+    }
     let member = broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
     let member = Access { url: access.url.clone(), ..member };
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -257,6 +271,8 @@ pub(crate) fn start_with(
         renewal: Duration::from_secs(1),
         expiry: Duration::from_secs(25),
         accepted: options.accepted,
+        network_limits: weir_clusterset::NetworkLimits::default(),
+        publishable: options.publishable,
         pods: options.pods,
         namespaces: options.namespaces,
         shard: 10,

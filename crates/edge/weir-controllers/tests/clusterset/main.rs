@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod fake_member;
+mod faults;
 mod fixture;
 mod members;
 mod outages;

@@ -56,6 +56,22 @@ fn pods_and_namespaces_are_created_updated_and_deleted_on_the_broker() {
 }
 
 #[test]
+fn pods_of_namespaces_that_are_not_publishable_stay_private() {
+    let (set, namespace) = (set(), unused("private"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    let everyone = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]});
+    for (name, address) in [("kube-system", "10.2.17.1"), (&namespace, "10.2.17.2")] {
+        set.east.policy(name, "everyone", everyone.clone());
+        set.west.pod(name, "private-web", "web", &[address]);
+    }
+    until("the other pod is published", || published(&namespace).len() == 1);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(published("kube-system"), [] as [Value; 0]);
+}
+
+#[test]
 fn only_pods_that_policies_of_other_clusters_can_select_are_published() {
     let (set, namespace) = (set(), unused("interests"));
     for site in [&set.east, &set.west] {

@@ -185,3 +185,26 @@ fn a_wrong_network_of_one_cluster_does_not_affect_the_others() {
         set.broker.delete(&path).unwrap();
     }
 }
+
+#[test]
+fn a_member_that_declares_everything_in_pieces_contests_no_address() {
+    let (set, namespace) = (set(), unused("pieces"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    let halves = FakeMember::new("halves", &["0.0.0.0/1", "128.0.0.0/1"], &now());
+    set.east.policy(&namespace, "everyone", everyone());
+    set.west.pod(&namespace, "web", "web", &["10.2.16.1"]);
+    until("the member is reported, and the controller is ready", || {
+        halves.renew(&now());
+        let (code, text) = set.east_process().get("/readyz");
+        code == 200
+            && text
+                .contains("ignored ClusterSetMember halves: spec.podCIDRs: its networks have more")
+            && text.contains("without --member-cidr, each cluster of the set is trusted")
+    });
+    until("the address of west is allowed", || {
+        set.east.allowed(&namespace) == ["ingress 10.2.16.1/32".to_owned()].into()
+    });
+    set.broker.delete(&format!("{}/halves", at_broker("clustersetmembers"))).unwrap();
+}

@@ -21,8 +21,10 @@ impl Publisher<'_> {
         }
         let roster = &self.membership.roster;
         let member = self.broker.members.get(id);
+        let limits = self.settings.network_limits;
         let member = member.and_then(|object| wire::read_member(object).ok()).filter(|member| {
-            roster.holder(&member.cluster) == Some(&member.uid)
+            member.check(limits).is_ok()
+                && roster.holder(&member.cluster) == Some(&member.uid)
                 && roster.liveness(&member.cluster) != Some(Liveness::Expired)
         });
         let interests = member.map(|member| member.interests.into_iter().collect());

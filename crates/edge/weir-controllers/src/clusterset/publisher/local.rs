@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weir_api::{Lowering, Tree};
 use weir_clusterset::Publication;
 use weir_kube::{Item, ObjectEvent, ObjectId};
-use weir_model::{Name, Namespace, Object, Pod, PodId};
+use weir_model::{Name, Namespace, Object, Pod, PodId, Selector};
 
 use crate::sync::{Followed, ListState};
 
@@ -39,9 +39,9 @@ pub(super) struct LocalPods {
 }
 
 impl LocalPods {
-    pub(super) fn new(cluster: Name) -> Self {
+    pub(super) fn new(cluster: Name, publishable: Selector) -> Self {
         LocalPods {
-            publication: Publication::new(cluster),
+            publication: Publication::new(cluster, publishable),
             pods_sync: ListState::default(),
             namespaces_sync: ListState::default(),
             uid: None,
@@ -129,13 +129,12 @@ fn pod_id(id: &ObjectId) -> PodId {
 mod tests {
     use serde_json::json;
     use weir_clusterset::{Interest, Publication, Reach};
-    use weir_model::Selector;
 
     use super::*;
 
     /// Whether a pod with this metadata and status is published.
     fn is_published(metadata: serde_json::Value, status: serde_json::Value) -> bool {
-        let mut publication = Publication::new("east".into());
+        let mut publication = Publication::new("east".into(), Selector::everything());
         let everything =
             Interest { reach: Reach::Named("shop".into()), pods: Selector::everything() };
         publication.set_interests(&"west".into(), [everything].into());

@@ -78,7 +78,7 @@ pub(crate) async fn run(
     let mut publisher = Publisher {
         context,
         settings,
-        local: LocalPods::new(settings.cluster.clone()),
+        local: LocalPods::new(settings.cluster.clone(), settings.publishable.clone()),
         broker: Broker {
             writer: context.writer_for(client.clone(), NAME),
             client,

@@ -104,7 +104,7 @@ pub(crate) async fn run(
         interests,
         set: ClusterSet::new(options),
         local: LocalPolicies::default(),
-        remote: BrokerObjects::default(),
+        remote: BrokerObjects::new(settings.network_limits),
         pending: PendingPolicies::default(),
     };
     translator.report_readiness();

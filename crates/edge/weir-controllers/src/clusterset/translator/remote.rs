@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use weir_clusterset::{ClusterSet, Liveness, RemoteId, RemotePod};
+use weir_clusterset::{ClusterSet, Liveness, NetworkLimits, RemoteId, RemotePod};
 use weir_kube::{Item, ObjectEvent};
 use weir_model::Name;
 
 use crate::{
     clusterset::{
         BrokerView, ClusterSetSettings, RemoteClusters,
-        wire::{self, ClusterMember, RemoteNamespace},
+        wire::{self, ClusterMember, MAX_INTERESTS, RemoteNamespace},
     },
     sync::{Followed, ListState},
 };
@@ -21,6 +21,7 @@ const MAX_INVALID_SHOWN: usize = 3;
 /// The observed objects of the broker, apart from the pods and namespaces in the `ClusterSet`.
 #[derive(Default)]
 pub(super) struct BrokerObjects {
+    network_limits: NetworkLimits,
     pub(super) pods_sync: ListState,
     pub(super) namespaces_sync: ListState,
     pub(super) members_sync: ListState,
@@ -37,6 +38,10 @@ pub(super) struct BrokerObjects {
 }
 
 impl BrokerObjects {
+    pub(super) fn new(network_limits: NetworkLimits) -> Self {
+        BrokerObjects { network_limits, ..BrokerObjects::default() }
+    }
+
     /// Whether the broker is listed, and the id of this cluster is its own.
     pub(super) fn is_synced(&self) -> bool {
         self.pods_sync.is_in_sync()
@@ -210,7 +215,11 @@ impl BrokerObjects {
 
     fn put_member(&mut self, item: Item<Result<ClusterMember, String>>) {
         let name = item.revision.id.name;
-        match item.value {
+        let checked = item.value.and_then(|member| {
+            member.check(self.network_limits)?;
+            Ok(member)
+        });
+        match checked {
             Ok(member) => {
                 self.invalid_members.remove(&name);
                 self.members.insert(name, member);
@@ -244,6 +253,22 @@ impl BrokerObjects {
         let mut warnings = invalid("ClusterSetMember", &self.invalid_members);
         warnings.extend(invalid("RemotePod", &self.invalid_pods));
         warnings.truncate(MAX_INVALID_SHOWN);
+        if accepted.is_empty() {
+            warnings.push(
+                "without --member-cidr, each cluster of the set is trusted about its own networks"
+                    .into(),
+            );
+        }
+        for (name, member) in &self.members {
+            if member.ignored_interests > 0 {
+                warnings.push(format!(
+                    "ignored {} interests of ClusterSetMember {name}: there are more than \
+                     {MAX_INTERESTS}, or they are too large; the pods that only they select are \
+                     not published",
+                    member.ignored_interests
+                ));
+            }
+        }
         for (name, member) in &self.members {
             let cluster = &member.cluster;
             if accepted.is_empty() || *cluster == settings.cluster {

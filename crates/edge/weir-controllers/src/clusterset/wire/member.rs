@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use weir_clusterset::{Interest, Reach, RemoteCluster};
+use weir_clusterset::{Interest, NetworkLimits, Reach, RemoteCluster};
 use weir_kube::KubeObject;
 use weir_model::{Labels, Name};
 
@@ -11,6 +11,11 @@ use super::{
     selector::{read_selector, selector},
     text,
 };
+
+/// The most interests of a cluster that count.
+pub(crate) const MAX_INTERESTS: usize = 4096;
+/// The most fields and values of an interest.
+const MAX_INTEREST_PARTS: usize = 256;
 
 /// The ClusterSetMember of a cluster.
 pub fn member<'a>(
@@ -49,6 +54,8 @@ pub(crate) struct ClusterMember {
     pub(crate) member: RemoteCluster,
     /// The pods that its policies select. Invalid interests are ignored.
     pub(crate) interests: Vec<Interest>,
+    /// The number of interests that are too many or too large. They are ignored, too.
+    pub(crate) ignored_interests: usize,
 }
 
 /// Reads a ClusterSetMember.
@@ -59,18 +66,34 @@ pub(crate) fn read_member(object: &KubeObject) -> Result<ClusterMember, String> 
     }
     let networks = array(spec, "podCIDRs")?.iter().map(|network| {
         let text = network.as_str().unwrap_or_default();
-        match text.parse::<IpNet>() {
-            Ok(all) if all.prefix_len() == 0 => {
-                Err(format!("spec.podCIDRs: {all} contains all addresses"))
-            }
-            Ok(network) => Ok(network),
-            Err(_) => Err(format!("spec.podCIDRs: {network} is not a valid CIDR")),
-        }
+        text.parse::<IpNet>().map_err(|_| format!("spec.podCIDRs: {network} is not a valid CIDR"))
     });
     let member = RemoteCluster { networks: networks.collect::<Result<_, String>>()? };
-    let interests = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let interests = interests.iter().filter_map(|value| interest(value).ok()).collect();
-    Ok(ClusterMember { cluster, uid: text(spec, "clusterUID")?.into(), member, interests })
+    let all = spec["interests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let bounded = all.iter().take(MAX_INTERESTS).filter(|value| is_small(value));
+    let ignored_interests = all.len() - bounded.clone().count();
+    let interests = bounded.filter_map(|value| interest(value).ok()).collect();
+    let uid = text(spec, "clusterUID")?.into();
+    Ok(ClusterMember { cluster, uid, member, interests, ignored_interests })
+}
+
+impl ClusterMember {
+    /// Checks the size of its networks. One that declares too much is not trusted at all.
+    pub(crate) fn check(&self, limits: NetworkLimits) -> Result<(), String> {
+        limits.check(&self.member.networks).map_err(|error| format!("spec.podCIDRs: {error}"))
+    }
+}
+
+/// Whether an interest is cheap to evaluate for every pod.
+fn is_small(interest: &Value) -> bool {
+    fn parts(value: &Value) -> usize {
+        match value {
+            Value::Array(values) => 1 + values.iter().map(parts).sum::<usize>(),
+            Value::Object(fields) => 1 + fields.values().map(parts).sum::<usize>(),
+            _ => 1,
+        }
+    }
+    parts(interest) <= MAX_INTEREST_PARTS
 }
 
 fn interest(value: &Value) -> Result<Interest, String> {
@@ -115,21 +138,37 @@ mod tests {
     }
 
     #[test]
-    fn a_member_has_the_name_of_its_cluster_and_networks_smaller_than_all_addresses() {
+    fn a_member_has_the_name_of_its_cluster_and_small_networks() {
         let written = |networks: &[&str]| {
             let networks: Vec<IpNet> = networks.iter().map(|one| one.parse().unwrap()).collect();
             member(&"east".into(), "uid", &networks, [], "set")
         };
-        assert!(read_member(&written(&["10.1.0.0/16", "fd01::/64"])).is_ok());
-        for all in ["0.0.0.0/0", "::/0"] {
-            assert!(
-                read_member(&written(&["10.1.0.0/16", all]))
-                    .unwrap_err()
-                    .contains("contains all addresses")
-            );
+        let check = |networks| read_member(&written(networks))?.check(NetworkLimits::default());
+        assert_eq!(check(&["10.1.0.0/16", "fd01::/64"]), Ok(()));
+        for all in [&["0.0.0.0/0"][..], &["::/0"], &["0.0.0.0/1", "128.0.0.0/1"]] {
+            assert!(check(all).unwrap_err().contains("spec.podCIDRs: its networks have more IPv"));
         }
         let mut other = written(&["10.1.0.0/16"]);
         other.metadata.name = Some("east.other".into());
         assert!(read_member(&other).is_err(), "a second member for the same cluster");
+    }
+
+    #[test]
+    fn interests_are_bounded_in_number_and_size() {
+        let interest = |index: usize| Interest {
+            reach: Reach::Named(format!("n{index}").into()),
+            pods: Selector::everything(),
+        };
+        let many: Vec<Interest> = (0..MAX_INTERESTS + 7).map(interest).collect();
+        let written = member(&"east".into(), "uid", &[], &many, "set");
+        let read = read_member(&written).unwrap();
+        assert_eq!((read.interests.len(), read.ignored_interests), (MAX_INTERESTS, 7));
+
+        let values = (0..MAX_INTEREST_PARTS).map(|index| format!("v{index}").into()).collect();
+        let large = Selector::from_iter([Requirement::In("key".into(), values)]);
+        let large = Interest { reach: Reach::Named("shop".into()), pods: large };
+        let written = member(&"east".into(), "uid", &[], &[large, interest(1)], "set");
+        let read = read_member(&written).unwrap();
+        assert_eq!((read.interests, read.ignored_interests), (vec![interest(1)], 1));
     }
 }

@@ -13,7 +13,7 @@ use weir_kube::{KubeObject, Resource};
 use weir_model::{Labels, Name};
 
 pub use member::member;
-pub(crate) use member::{ClusterMember, read_member};
+pub(crate) use member::{ClusterMember, MAX_INTERESTS, read_member};
 pub(crate) use policy::{network_policy, policy, policy_id};
 pub(crate) use remote::{RemoteNamespace, read_namespace, read_pod, remote_id, remote_name};
 pub use remote::{remote_namespace, remote_pod};
