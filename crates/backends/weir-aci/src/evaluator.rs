@@ -1,6 +1,10 @@
 //! Evaluates flows against the rendered files, with the semantics of opflex-agent.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 use weir_model::{Direction, Protocol};
@@ -31,7 +35,7 @@ struct Allowed {
     protocol: Option<u64>,
     ports: Option<(u64, u64)>,
     /// An empty list matches every peer.
-    remote: Vec<IpNet>,
+    remote: Arc<[IpNet]>,
 }
 
 impl Evaluator {
@@ -43,6 +47,7 @@ impl Evaluator {
         let list: Vec<Mo> = serde_json::from_str(text)
             .map_err(|error| wrong(0, &Mo::default(), &error.to_string()))?;
         let mut known: BTreeMap<&str, &Mo> = BTreeMap::new();
+        let mut listed: HashSet<(&str, &str)> = HashSet::new();
         for (at, mo) in list.iter().enumerate() {
             if (at == 0) != (mo.subject == "GbpLocalSecGroup") {
                 return Err(wrong(
@@ -52,27 +57,28 @@ impl Evaluator {
                 ));
             }
             if !mo.parent_uri.is_empty() {
-                let parent = known.get(mo.parent_uri.as_str());
-                let parent =
-                    parent.ok_or_else(|| wrong(at, mo, "its parent does not come before it"))?;
-                if !parent.children.contains(&mo.uri) {
+                if !known.contains_key(mo.parent_uri.as_str()) {
+                    return Err(wrong(at, mo, "its parent does not come before it"));
+                }
+                if !listed.contains(&(&*mo.parent_uri, &*mo.uri)) {
                     return Err(wrong(at, mo, "its parent does not list it as a child"));
                 }
             }
             if known.insert(&mo.uri, mo).is_some() {
                 return Err(wrong(at, mo, "another object has the same URI"));
             }
+            listed.extend(mo.children.iter().map(|child| (&*mo.uri, &**child)));
         }
         let Some(group) = list.first() else {
             return Err(wrong(0, &Mo::default(), "the file has no group"));
         };
-        let mut rules = Vec::new();
+        let (mut rules, mut networks) = (Vec::new(), BTreeMap::new());
         for (at, mo) in list.iter().enumerate() {
             if let Some(child) = mo.children.iter().find(|uri| !known.contains_key(uri.as_str())) {
                 return Err(wrong(at, mo, &format!("child {child} is missing")));
             }
             if mo.subject == "GbpLocalSecGroupRule" {
-                rules.extend(allowed(mo, &known).map_err(|why| wrong(at, mo, why))?);
+                rules.extend(allowed(mo, &known, &mut networks).map_err(|why| wrong(at, mo, why))?);
             }
         }
         let name = group.property("name").and_then(|name| name.as_str()).unwrap_or_default();
@@ -101,8 +107,15 @@ impl Evaluator {
     }
 }
 
+/// The networks of each list, which rules can share.
+type Networks<'m> = BTreeMap<&'m str, Arc<[IpNet]>>;
+
 /// The traffic that a rule allows, or `None` for a rule about ARP.
-fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'static str> {
+fn allowed<'m>(
+    rule: &'m Mo,
+    known: &BTreeMap<&'m str, &'m Mo>,
+    networks: &mut Networks<'m>,
+) -> Result<Option<Allowed>, &'static str> {
     let target = |relation: &str| {
         let mut children = rule.children.iter().filter_map(|uri| known.get(uri.as_str()));
         let relation = children.find(|child| child.subject == relation)?;
@@ -142,6 +155,10 @@ fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'
         (Some(one), Some(other)) => Some((one.min(other), one.max(other))),
     };
     let mut remote = Vec::new();
+    if let Some(remote) = networks.get(&*subnets.uri) {
+        let (protocol, remote) = (number("prot")?, remote.clone());
+        return Ok(Some(Allowed { direction, is_v6, protocol, ports, remote }));
+    }
     for child in subnets.children.iter().filter_map(|uri| known.get(uri.as_str())) {
         let length = child.property("prefixLen").and_then(|data| data.as_u64());
         let net = length.map(|length| format!("{}/{length}", text(child, "address")));
@@ -149,5 +166,7 @@ fn allowed(rule: &Mo, known: &BTreeMap<&str, &Mo>) -> Result<Option<Allowed>, &'
             net.and_then(|net| net.parse::<IpNet>().ok()).ok_or("one of its subnets is invalid")?;
         remote.push(net);
     }
+    let remote: Arc<[IpNet]> = remote.into();
+    networks.insert(&subnets.uri, remote.clone());
     Ok(Some(Allowed { direction, is_v6, protocol: number("prot")?, ports, remote }))
 }

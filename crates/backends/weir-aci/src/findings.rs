@@ -50,6 +50,15 @@ impl Hpp {
             ),
             hint: "spread the pods over several namespaces, or use fewer labels".into(),
         });
-        unenforced.chain(shared).chain(overflow).collect()
+        let held = self.held_policies().map(|id| Finding {
+            location: self.world.policies.get(id).and_then(|policy| policy.location.clone()),
+            code: "aci-size",
+            severity: Severity::Error,
+            object: Some(ObjectRef::from(id)),
+            field: String::new(),
+            message: "its rules do not fit into a HostprotPol: the policy isolates its pods and allows nothing".into(),
+            hint: "divide it into several policies, or use fewer ports, exceptions and named ports".into(),
+        });
+        unenforced.chain(shared).chain(overflow).chain(held).collect()
     }
 }

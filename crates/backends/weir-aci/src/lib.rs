@@ -31,6 +31,7 @@ mod remotes;
 mod rendered;
 mod rules;
 mod seal;
+mod size;
 mod state;
 mod status;
 mod text;
@@ -38,7 +39,7 @@ mod text;
 pub use evaluator::{Evaluator, EvaluatorError};
 pub use files::Files;
 pub use folder::{Folder, FolderError, Touched};
-pub use netpol::{Netpol, render};
+pub use netpol::{Netpol, NetpolLimits, render, render_within};
 pub use object::{
     API_VERSION, ContainerSpec, EpLabel, Filter, FilterContainer, HostprotError, HostprotId,
     HostprotKind, HostprotObject, HostprotRule, PodSelection, Pol, PolSpec, RemoteIp, SELECTS,
@@ -47,6 +48,7 @@ pub use object::{
 pub use remotes::Remotes;
 pub use rendered::RenderedCluster;
 pub use seal::SEAL;
+pub use size::AciLimits;
 pub use state::{Changed, Hpp};
 
 /// The naming settings of an installation.

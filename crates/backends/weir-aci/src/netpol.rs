@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    rc::Rc,
 };
 
 use ipnet::IpNet;
@@ -12,7 +13,7 @@ use weir_model::Protocol;
 use crate::{
     mo::{Mo, percent_encoded},
     name, net,
-    object::{ContainerSpec, HostprotRule, PolSpec},
+    object::{ContainerSpec, Filter, HostprotRule, PolSpec, Subj},
 };
 
 /// A rendered file.
@@ -32,8 +33,54 @@ pub(crate) type Containers = BTreeMap<String, ContainerSpec>;
 
 /// Renders the file of an object in a policy space. A missing container has no addresses.
 pub fn render(pol: &PolSpec, containers: &BTreeMap<String, ContainerSpec>, space: &str) -> Netpol {
-    let mut writer = NetpolBuilder { containers, space, objects: Vec::new(), warnings: Vec::new() };
+    render_within(pol, containers, space, &NetpolLimits::default())
+}
+
+/// Bounds for a file.
+#[derive(Clone, Debug)]
+pub struct NetpolLimits {
+    /// The number of networks up to which a rule has its own list. Rules with equal peers and more
+    /// networks share one.
+    pub own_networks: usize,
+    /// The maximum number of pairs of a rule and a network. opflex-agent creates flows for each
+    /// pair.
+    pub pairs: usize,
+}
+
+impl Default for NetpolLimits {
+    fn default() -> Self {
+        NetpolLimits { own_networks: 100, pairs: 1_000_000 }
+    }
+}
+
+/// Renders the file of an object within these limits. A file that exceeds them has no rules.
+pub fn render_within(
+    pol: &PolSpec,
+    containers: &BTreeMap<String, ContainerSpec>,
+    space: &str,
+    limits: &NetpolLimits,
+) -> Netpol {
+    let mut writer = NetpolBuilder {
+        containers,
+        space,
+        limits,
+        pairs: 0,
+        remotes: BTreeMap::new(),
+        objects: Vec::new(),
+        warnings: Vec::new(),
+    };
     writer.group(pol);
+    if writer.pairs > limits.pairs {
+        let (count, most) = (writer.pairs, limits.pairs);
+        (writer.objects, writer.warnings) = (Vec::new(), Vec::new());
+        let closed = pol.hostprot_subj.iter();
+        let closed = closed.map(|one| Subj { name: one.name.clone(), ..Subj::default() });
+        writer.group(&PolSpec { hostprot_subj: closed.collect(), ..pol.clone() });
+        writer.warnings.push(format!(
+            "all rules of {} are left out: they have {count} pairs of a rule and a network, and opflex-agent would create flows for each; at most {most} are allowed",
+            pol.name
+        ));
+    }
     let text = serde_json::to_string_pretty(&writer.objects).unwrap_or_default();
     let warnings = writer.warnings;
     Netpol { file: format!("{}.netpol", pol.name), text, warnings }
@@ -45,15 +92,28 @@ const UNUSABLE_NAME: &str = "its name is a duplicate or has characters that a UR
 struct NetpolBuilder<'a> {
     containers: &'a Containers,
     space: &'a str,
+    limits: &'a NetpolLimits,
+    /// The number of pairs of a rule and a network so far.
+    pairs: usize,
+    /// The networks of each distinct description of peers.
+    remotes: BTreeMap<Peers, Remote>,
     objects: Vec<Mo>,
     warnings: Vec<String>,
 }
 
+/// The description of a rule's peers: family, containers, filters and addresses.
+type Peers = (String, Vec<String>, Vec<Filter>, Vec<String>);
+
 /// The peers of a rule.
-enum Remote {
-    Anyone,
-    /// These networks, at least one.
-    These(Vec<IpNet>),
+#[derive(Clone)]
+struct Remote {
+    /// The networks. Empty for all peers.
+    nets: Rc<[IpNet]>,
+    /// Whether the rule has no peer at present. Without addresses, opflex-agent would match every
+    /// peer.
+    is_nobody: bool,
+    /// The key of the list that rules share.
+    shared: Option<String>,
 }
 
 /// The protocol and ports of a rule, as numbers.
@@ -114,13 +174,17 @@ impl NetpolBuilder<'_> {
             return Err(format!("connTrack: expected reflexive or normal, not {other:?}"));
         }
         let classifier = parse_classifier(rule)?;
-        // Without addresses, opflex-agent would match every peer, so skip a rule that has no peer.
-        let Some(remote) = self.remote(path, rule) else { return Ok(()) };
+        let remote = self.remote(path, rule);
+        self.pairs = self.pairs.saturating_add(remote.nets.len());
+        if remote.is_nobody || self.pairs > self.limits.pairs {
+            return Ok(());
+        }
 
         let space = format!("/PolicyUniverse/PolicySpace/{}", self.space);
         let key = percent_encoded(path);
         let classifier_uri = format!("{space}/GbpeLocalL24Classifier/{key}/");
-        let subnets_uri = format!("{space}/GbpLocalSubnets/{key}/");
+        let subnets_key = remote.shared.as_ref().unwrap_or(&key);
+        let subnets_uri = format!("{space}/GbpLocalSubnets/{subnets_key}/");
         let action_uri = "/PolicyUniverse/PolicySpace/common/GbpLocalAllowDenyAction/allow/";
 
         let uri = format!("{}GbpLocalSecGroupRule/{}/", subject.uri, rule.name);
@@ -140,7 +204,7 @@ impl NetpolBuilder<'_> {
             .with_target("GbpLocalAllowDenyAction", action_uri)
             .under(&mut mo);
         let to_remote = "GbpLocalSecGroupRuleToRemoteAddressRSrc";
-        let to_remote = relation(&mo, to_remote, format!("GbpLocalSubnets/{key}/"))
+        let to_remote = relation(&mo, to_remote, format!("GbpLocalSubnets/{subnets_key}/"))
             .with_target("GbpLocalSubnets", &subnets_uri)
             .under(&mut mo);
 
@@ -158,25 +222,27 @@ impl NetpolBuilder<'_> {
                 about = about.with(name, number);
             }
         }
-        let mut subnets = Mo::new("GbpLocalSubnets", subnets_uri).with("name", path);
-        let nets = match remote {
-            Remote::Anyone => Vec::new(),
-            Remote::These(nets) => nets,
-        };
-        let each: Vec<Mo> = nets.into_iter().map(|net| subnet(net, &mut subnets)).collect();
-        self.objects.extend([mo, to_classifier, to_action, to_remote, about, subnets]);
-        self.objects.extend(each);
+        self.objects.extend([mo, to_classifier, to_action, to_remote, about]);
+        if *subnets_key == key {
+            let mut subnets = Mo::new("GbpLocalSubnets", subnets_uri).with("name", path);
+            let each: Vec<Mo> = remote.nets.iter().map(|net| subnet(*net, &mut subnets)).collect();
+            self.objects.push(subnets);
+            self.objects.extend(each);
+        }
         Ok(())
     }
 
-    /// The peers of a rule, or `None` if the rule has no peer at present.
-    fn remote(&mut self, path: &str, rule: &HostprotRule) -> Option<Remote> {
+    /// The peers of a rule. Rules with the same description of many peers share one list.
+    fn remote(&mut self, path: &str, rule: &HostprotRule) -> Remote {
         let filters = &rule.hostprot_filter_container.hostprot_filter;
         let (listed, containers) =
             (&rule.hostprot_service_remote_ips, &rule.rs_remote_ip_container);
-        if listed.is_empty() && containers.is_empty() && filters.is_empty() {
-            return Some(Remote::Anyone);
+        let peers: Peers =
+            (rule.ethertype.clone(), containers.clone(), filters.clone(), listed.clone());
+        if let Some(remote) = self.remotes.get(&peers) {
+            return remote.clone();
         }
+        let is_anyone = listed.is_empty() && containers.is_empty() && filters.is_empty();
         let mut nets = Vec::new();
         let mut add = |text: &str, warnings: &mut Vec<String>| match parse_net(text) {
             Some(net) if net.addr().is_ipv4() == (rule.ethertype == "ipv4") => nets.push(net),
@@ -193,8 +259,12 @@ impl NetpolBuilder<'_> {
         } else {
             listed.iter().for_each(|text| add(text, &mut self.warnings));
         }
-        let nets = net::distinct(nets);
-        (!nets.is_empty()).then_some(Remote::These(nets))
+        let nets: Rc<[IpNet]> = net::distinct(nets).into();
+        let is_nobody = !is_anyone && nets.is_empty();
+        let shared = (nets.len() > self.limits.own_networks).then(|| percent_encoded(path));
+        let remote = Remote { nets, is_nobody, shared };
+        self.remotes.insert(peers, remote.clone());
+        remote
     }
 }
 

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 
 use weir_model::{Change, Direction, Flow, Pod, Verdict, World};
 
-use crate::{AciSettings, Evaluator, EvaluatorError, HostprotObject, Hpp, Netpol, render};
+use crate::{
+    AciLimits, AciSettings, Evaluator, EvaluatorError, HostprotObject, Hpp, Netpol, NetpolLimits,
+    render_within,
+};
 
 /// A cluster with the files of all nodes. It evaluates flows against these files.
 #[derive(Debug)]
@@ -15,10 +18,21 @@ pub struct RenderedCluster {
 impl RenderedCluster {
     /// Renders all objects, and parses the files again.
     pub fn new(settings: &AciSettings, space: &str, world: &World) -> Result<Self, EvaluatorError> {
-        let mut hpp = Hpp::new(settings.clone());
+        let limits = (AciLimits::default(), NetpolLimits::default());
+        RenderedCluster::within(settings, space, world, limits)
+    }
+
+    /// Renders all objects within these limits, and parses the files again.
+    pub fn within(
+        settings: &AciSettings,
+        space: &str,
+        world: &World,
+        (objects, files): (AciLimits, NetpolLimits),
+    ) -> Result<Self, EvaluatorError> {
+        let mut hpp = Hpp::new(settings.clone()).with_limits(objects);
         let changes: Vec<Change> = world.changes().collect();
         hpp.apply(&changes);
-        let files = files(&hpp, space);
+        let files = render_files(&hpp, space, &files);
         let mut evaluator = Evaluator::default();
         for file in &files {
             evaluator.add(&file.text)?;
@@ -52,7 +66,7 @@ impl RenderedCluster {
 }
 
 /// Renders the files of all objects.
-fn files(hpp: &Hpp, space: &str) -> Vec<Netpol> {
+fn render_files(hpp: &Hpp, space: &str, limits: &NetpolLimits) -> Vec<Netpol> {
     let containers: BTreeMap<String, _> = hpp
         .objects()
         .values()
@@ -65,7 +79,7 @@ fn files(hpp: &Hpp, space: &str) -> Vec<Netpol> {
         HostprotObject::Pol(pol) => Some(pol),
         HostprotObject::Container(_) => None,
     });
-    pols.map(|pol| render(&pol.spec, &containers, space)).collect()
+    pols.map(|pol| render_within(&pol.spec, &containers, space, limits)).collect()
 }
 
 impl Hpp {

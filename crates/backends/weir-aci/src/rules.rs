@@ -10,10 +10,11 @@ use weir_model::{
 };
 
 use crate::{
-    net,
+    AciLimits,
     normalized::{NormalizedPolicy, PortName},
-    object::{FilterContainer, HostprotRule, Subj},
+    object::{ContainerSpec, FilterContainer, HostprotRule, RemoteIp, Subj},
     peer::{NamespaceScope, PeerMatch, PeerSelector, ethertype},
+    size::{self, SizedRules, TooLarge},
 };
 
 /// The value of a field that matches everything.
@@ -31,26 +32,56 @@ pub(crate) trait ClusterState {
     ) -> BTreeMap<(Protocol, u16), Vec<IpAddr>>;
     /// The address families that pods have.
     fn families(&self) -> &[IpFamily];
+    /// The limits of objects.
+    fn limits(&self) -> &AciLimits;
 }
 
 /// The numbers of the named ports in ingress rules, equal for all pods with the same profile.
 pub(crate) type Numbers = BTreeMap<PortName, BTreeSet<(Protocol, u16)>>;
 
-/// The subjects of a policy: one for each direction that it isolates, even without rules.
+/// The subjects of a policy: one for each direction that it isolates, even without rules. Adds
+/// the containers that their rules share to `containers`. `name` is the object's name.
 pub(crate) fn subjects(
     policy: &NormalizedPolicy,
     own: &Numbers,
     cluster: &impl ClusterState,
-) -> Vec<Subj> {
-    let mut subjects = Vec::new();
-    for direction in Direction::BOTH {
-        let Some(rules) = policy.rules(direction) else { continue };
-        let side = PolicyDirection { policy, direction, own, cluster };
-        let hostprot_rule =
-            rules.iter().enumerate().flat_map(|(at, rule)| side.rule(at, rule)).collect();
-        subjects.push(Subj { name: format!("networkpolicy-{direction}"), hostprot_rule });
+    name: &str,
+    containers: &mut Vec<ContainerSpec>,
+) -> Result<Vec<Subj>, TooLarge> {
+    let mut subjects = without_rules(policy);
+    let mut all = SizedRules::new(cluster.limits());
+    for (direction, subject) in isolated(policy).zip(&mut subjects) {
+        let side = PolicyDirection { policy, direction, own, cluster, name };
+        for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
+            side.rule(at, rule, &mut all)?;
+        }
+        subject.hostprot_rule = std::mem::take(&mut all.rules);
     }
-    subjects
+    containers.append(&mut all.containers);
+    Ok(subjects)
+}
+
+/// The subjects of a policy that allows nothing.
+pub(crate) fn without_rules(policy: &NormalizedPolicy) -> Vec<Subj> {
+    let subject =
+        |direction| Subj { name: format!("networkpolicy-{direction}"), hostprot_rule: Vec::new() };
+    isolated(policy).map(subject).collect()
+}
+
+/// The directions that a policy isolates.
+fn isolated(policy: &NormalizedPolicy) -> impl Iterator<Item = Direction> {
+    Direction::BOTH.into_iter().filter(|direction| policy.rules(*direction).is_some())
+}
+
+/// Whether a policy has more pairs of peers and named ports than the limits allow.
+pub(crate) fn has_too_many_names(policy: &NormalizedPolicy, limits: &AciLimits) -> bool {
+    let egress = policy.rules(Direction::Egress).unwrap_or_default();
+    let pairs = |rule: &PolicyRule| {
+        let peers = rule.peers.as_ref().map_or(1, Vec::len);
+        peers.saturating_mul(peer_ports(rule, Direction::Egress).len())
+    };
+    egress.iter().map(pairs).fold(0, usize::saturating_add) > limits.named_pairs
+        || policy.own_ports().len() > limits.own_names
 }
 
 /// The peer selectors of a policy's rules.
@@ -118,6 +149,8 @@ struct PolicyDirection<'a, C> {
     direction: Direction,
     own: &'a Numbers,
     cluster: &'a C,
+    /// The name of the object.
+    name: &'a str,
 }
 
 /// The part of a rule's name for its ports, and the ports.
@@ -126,9 +159,9 @@ type NamedPorts = (String, Option<PortRange>);
 impl<C: ClusterState> PolicyDirection<'_, C> {
     /// Compiles one rule of the policy to one rule per peer, port and family. Peers without pods
     /// get no rule.
-    fn rule(&self, at: usize, rule: &PolicyRule) -> Vec<HostprotRule> {
+    fn rule(&self, at: usize, rule: &PolicyRule, all: &mut SizedRules) -> Result<(), TooLarge> {
         let names = peer_ports(rule, self.direction);
-        let mut entries: Vec<NamedPorts> = match &rule.ports {
+        let entries: Vec<NamedPorts> = match &rule.ports {
             None => vec![(at.to_string(), None)],
             Some(ports) => self
                 .ranges(ports.iter().map(|port| &port.ports))
@@ -137,43 +170,76 @@ impl<C: ClusterState> PolicyDirection<'_, C> {
                 .map(|(port, range)| (format!("{at}_{port}"), Some(range)))
                 .collect(),
         };
-        let mut rules = Vec::new();
-        match &rule.peers {
-            None => {
-                for entry in &entries {
-                    rules.extend(self.cluster.families().iter().map(|f| self.blank(entry, *f)));
-                }
-                for port in names {
-                    let peer = all_pods_with(port);
-                    self.named(&mut entries, at, &peer, &mut rules);
+        let Some(peers) = &rule.peers else {
+            for entry in &entries {
+                for family in self.cluster.families() {
+                    all.push(self.blank(entry, *family))?;
                 }
             }
-            Some(peers) => {
-                // Sort the peers, so that policies that share an object agree on their order.
-                let peers: BTreeSet<&Who> = peers.iter().map(|peer| &peer.who).collect();
-                for (number, who) in peers.into_iter().enumerate() {
-                    let from = rules.len();
-                    self.peer(who, at, &names, &mut entries.clone(), &mut rules);
-                    // Use one rule per peer. Filters apply to all containers of a rule, so peers
-                    // cannot share one.
-                    if number > 0 {
-                        let of_peer = rules[from..].iter_mut();
-                        of_peer.for_each(|rule| rule.name += &format!("__{number}"));
-                    }
-                }
-            }
+            let mut next = entries.len();
+            return names
+                .into_iter()
+                .try_for_each(|port| self.named(at, &mut next, &all_pods_with(port), all));
+        };
+        // Sort the peers, so that policies that share an object agree on their order.
+        let peers: BTreeSet<&Who> = peers.iter().map(|peer| &peer.who).collect();
+        let blocks = || peers.iter().filter_map(|who| block(who));
+        let shares_blocks =
+            blocks().count().saturating_mul(entries.len()) > self.cluster.limits().block_rules;
+        for (number, who) in peers.iter().enumerate() {
+            let from = all.rules.len();
+            let own = if shares_blocks && block(who).is_some() { &[] } else { &entries[..] };
+            self.peer(who, at, (own, entries.len()), &names, all)?;
+            // Use one rule per peer. Filters apply to all containers of a rule, so peers cannot
+            // share one.
+            add_suffix(&mut all.rules[from..], number);
         }
-        rules
+        if shares_blocks {
+            let from = all.rules.len();
+            self.shared_blocks(at, &entries, blocks(), all)?;
+            // Pods come before blocks.
+            add_suffix(&mut all.rules[from..], peers.len() - blocks().count());
+        }
+        Ok(())
     }
 
+    /// Adds the rules for blocks, one per port and family, and the containers with their networks.
+    fn shared_blocks<'b>(
+        &self,
+        at: usize,
+        entries: &[NamedPorts],
+        blocks: impl Iterator<Item = &'b Block> + Clone,
+        all: &mut SizedRules,
+    ) -> Result<(), TooLarge> {
+        for family in IpFamily::BOTH {
+            let own = blocks.clone().filter(|block| IpFamily::from(block.net.addr()) == family);
+            let nets = size::block_nets(own, self.cluster.limits())?;
+            if nets.is_empty() {
+                continue;
+            }
+            // A namespace has no name with a dot.
+            let name = format!("{}.{}-{at}-{}", self.name, self.direction, ethertype(family));
+            for entry in entries {
+                let rs_remote_ip_container = vec![name.clone()];
+                all.push(HostprotRule { rs_remote_ip_container, ..self.blank(entry, family) })?;
+            }
+            let remote = |addr| RemoteIp { addr, hpp_ep_label: Vec::new() };
+            let hostprot_remote_ip = nets.into_iter().map(remote).collect();
+            all.containers.push(ContainerSpec { name, hostprot_remote_ip });
+        }
+        Ok(())
+    }
+
+    /// Adds the rules of a peer for these ports, and for the named ports, whose numbers begin at
+    /// `next`.
     fn peer(
         &self,
         who: &Who,
         at: usize,
+        (entries, mut next): (&[NamedPorts], usize),
         names: &[PortName],
-        entries: &mut Vec<NamedPorts>,
-        rules: &mut Vec<HostprotRule>,
-    ) {
+        all: &mut SizedRules,
+    ) -> Result<(), TooLarge> {
         match who {
             Who::Pods { scope, pods } => {
                 let namespaces = NamespaceScope::for_peer(scope, &self.policy.namespace);
@@ -182,76 +248,87 @@ impl<C: ClusterState> PolicyDirection<'_, C> {
                     pods: pods.clone(),
                     port,
                 };
-                for entry in entries.iter() {
-                    self.pods(entry, &peer(None), None, rules);
-                }
+                self.pods(entries, &peer(None), None, all)?;
                 for port in names {
-                    self.named(entries, at, &peer(Some(port.clone())), rules);
+                    self.named(at, &mut next, &peer(Some(port.clone())), all)?;
                 }
             }
             Who::Block(block) => {
-                let nets: Vec<String> = block.nets().iter().map(net::text).collect();
-                for entry in entries.iter().filter(|_| !nets.is_empty()) {
-                    let blank = self.blank(entry, IpFamily::from(block.net.addr()));
-                    rules.push(HostprotRule { hostprot_service_remote_ips: nets.clone(), ..blank });
+                let family = IpFamily::from(block.net.addr());
+                if !entries.is_empty() {
+                    let nets = size::block_nets([block], self.cluster.limits())?;
+                    for entry in entries.iter().filter(|_| !nets.is_empty()) {
+                        let hostprot_service_remote_ips = nets.clone();
+                        let blank = self.blank(entry, family);
+                        all.push(HostprotRule { hostprot_service_remote_ips, ..blank })?;
+                    }
                 }
                 for port in names {
                     for ((protocol, number), addresses) in
                         self.cluster.named_port_addresses(block, port)
                     {
-                        let range = PortRange::one(protocol, number);
-                        let entry = next(entries, at, range);
-                        let blank = self.blank(&entry, IpFamily::from(block.net.addr()));
+                        let entry = numbered(at, &mut next, PortRange::one(protocol, number));
                         let list = addresses.iter().map(ToString::to_string).collect();
-                        rules.push(HostprotRule { hostprot_service_remote_ips: list, ..blank });
+                        all.push(HostprotRule {
+                            hostprot_service_remote_ips: list,
+                            ..self.blank(&entry, family)
+                        })?;
                     }
                 }
             }
             // NetworkPolicies do not have such peers.
             Who::Nodes(_) | Who::Domain(_) => (),
         }
+        Ok(())
     }
 
     /// Adds the rules for pods with a named port, one per port number.
     fn named(
         &self,
-        entries: &mut Vec<NamedPorts>,
         at: usize,
+        next: &mut usize,
         peer: &PeerSelector,
-        rules: &mut Vec<HostprotRule>,
-    ) {
+        all: &mut SizedRules,
+    ) -> Result<(), TooLarge> {
         let matches = self.cluster.matches(peer).values().flatten();
         let numbers: BTreeSet<_> = matches.filter_map(|(_, number)| *number).collect();
-        for (protocol, number) in numbers {
-            let entry = next(entries, at, PortRange::one(protocol, number));
-            self.pods(&entry, peer, Some((protocol, number)), rules);
-        }
+        numbers.into_iter().try_for_each(|(protocol, number)| {
+            let entry = numbered(at, next, PortRange::one(protocol, number));
+            self.pods(&[entry], peer, Some((protocol, number)), all)
+        })
     }
 
-    /// Adds the rules for pods, one per family that some of them have.
+    /// Adds the rules for pods, one per port and per family that some of them have.
     fn pods(
         &self,
-        entry: &NamedPorts,
+        entries: &[NamedPorts],
         peer: &PeerSelector,
         number: Option<(Protocol, u16)>,
-        rules: &mut Vec<HostprotRule>,
-    ) {
+        all: &mut SizedRules,
+    ) -> Result<(), TooLarge> {
         let matches = self.cluster.matches(peer);
-        for family in IpFamily::BOTH {
+        let containers = IpFamily::BOTH.map(|family| {
             let matching =
                 matches.iter().filter(|(_, matches)| matches.contains(&(family, number)));
-            let containers: Vec<String> = matching.map(|(name, _)| name.to_string()).collect();
-            if containers.is_empty() {
-                continue;
-            }
-            rules.push(HostprotRule {
-                rs_remote_ip_container: containers,
-                hostprot_filter_container: FilterContainer {
-                    hostprot_filter: peer.filters(number),
-                },
-                ..self.blank(entry, family)
-            });
+            let names: Vec<String> = matching.map(|(name, _)| name.to_string()).collect();
+            (family, names)
+        });
+        let containers: Vec<_> =
+            containers.into_iter().filter(|(_, names)| !names.is_empty()).collect();
+        if containers.is_empty() {
+            return Ok(());
         }
+        let hostprot_filter_container = FilterContainer { hostprot_filter: peer.filters(number) };
+        for entry in entries {
+            for (family, names) in &containers {
+                all.push(HostprotRule {
+                    rs_remote_ip_container: names.clone(),
+                    hostprot_filter_container: hostprot_filter_container.clone(),
+                    ..self.blank(entry, *family)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// The ports with known numbers, sorted and without duplicates.
@@ -299,9 +376,24 @@ impl<C: ClusterState> PolicyDirection<'_, C> {
     }
 }
 
-/// Adds an entry for a port number that a name resolved to.
-fn next(entries: &mut Vec<NamedPorts>, at: usize, range: PortRange) -> NamedPorts {
-    let entry = (format!("{at}_{}", entries.len()), Some(range));
-    entries.push(entry.clone());
+/// The next entry for a port number that a name resolved to.
+fn numbered(at: usize, next: &mut usize, range: PortRange) -> NamedPorts {
+    let entry = (format!("{at}_{next}"), Some(range));
+    *next += 1;
     entry
+}
+
+/// Distinguishes the names of the rules of all peers but the first.
+fn add_suffix(rules: &mut [HostprotRule], peer: usize) {
+    if peer > 0 {
+        rules.iter_mut().for_each(|rule| rule.name += &format!("__{peer}"));
+    }
+}
+
+/// The block that a peer is.
+fn block(who: &Who) -> Option<&Block> {
+    match who {
+        Who::Block(block) => Some(block),
+        Who::Pods { .. } | Who::Nodes(_) | Who::Domain(_) => None,
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 use weir_model::{Change, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
 
 use crate::{
-    AciSettings,
+    AciLimits, AciSettings,
     namespace_pods::NamespacePods,
     normalized::NormalizedPolicy,
     object::{HostprotId, HostprotObject},
@@ -37,7 +37,7 @@ pub struct Hpp {
     families: Vec<IpFamily>,
     group_keys: BTreeMap<PolicyId, GroupKey>,
     /// The groups of policies by published hash. Groups with the same hash cannot share its name.
-    hashes: BTreeMap<String, BTreeMap<String, Group>>,
+    hashes: BTreeMap<Name, BTreeMap<Name, Group>>,
     peers: BTreeMap<PeerSelector, PeerState>,
     /// The marks in use, with the number of peer selectors that use each.
     marks: BTreeMap<Mark, usize>,
@@ -49,17 +49,23 @@ pub struct Hpp {
     block_port_groups: BTreeSet<GroupKey>,
     /// The number of addresses of a namespace that do not fit into its container.
     pub(crate) overflow: BTreeMap<Name, usize>,
+    limits: AciLimits,
+    /// The groups whose rules exceed the limits. Their objects allow nothing.
+    held: BTreeSet<GroupKey>,
     objects: BTreeMap<HostprotId, HostprotObject>,
 }
 
-/// Identifies policies with equal rules: the hash of the published text, and the canonical text.
-type GroupKey = (String, String);
+/// Identifies policies with equal rules: the hashes of the published and of the canonical text.
+type GroupKey = (Name, Name);
 
 /// The policies with equal rules.
 #[derive(Debug)]
 struct Group {
     policy: NormalizedPolicy,
     published: String,
+    canonical: String,
+    /// Whether the policies have too many pairs of peers and named ports.
+    has_too_many_names: bool,
     policies: BTreeSet<PolicyId>,
     /// The objects of these policies.
     made: BTreeSet<HostprotId>,
@@ -100,10 +106,17 @@ impl Hpp {
             named_port_groups: BTreeMap::new(),
             block_port_groups: BTreeSet::new(),
             overflow: BTreeMap::new(),
+            limits: AciLimits::default(),
+            held: BTreeSet::new(),
             objects: BTreeMap::new(),
         };
         hpp.statics(&mut Changed::new());
         hpp
+    }
+
+    /// Sets the limits of objects.
+    pub fn with_limits(self, limits: AciLimits) -> Self {
+        Hpp { limits, ..self }
     }
 
     /// All objects that the cluster must have.

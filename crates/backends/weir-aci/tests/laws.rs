@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::{collection::vec, prelude::*};
 use serde_json::Value;
 use weir_aci::{
-    AciSettings, Files, HostprotId, HostprotObject, Hpp, RenderedCluster, desired, render,
+    AciLimits, AciSettings, Files, HostprotId, HostprotObject, Hpp, NetpolLimits, RenderedCluster,
+    desired, render,
 };
 use weir_model::{Change, Object as Model, PolicyKind, World};
 
@@ -36,8 +37,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn objects_depend_on_the_world_and_not_on_its_history(changes in changes(), step in 1_usize..6) {
-        let mut hpp = Hpp::new(settings());
+    fn objects_depend_on_the_world_and_not_on_its_history(
+        changes in changes(),
+        step in 1_usize..6,
+        (block_rules, named_pairs, own_names) in (0_usize..3, 0_usize..4, 0_usize..3),
+        object_bytes in 1000_usize..20_000,
+    ) {
+        let limits = AciLimits { block_rules, named_pairs, own_names, object_bytes };
+        let mut hpp = Hpp::new(settings()).with_limits(limits.clone());
         let mut objects: BTreeMap<HostprotId, HostprotObject> = hpp.objects().clone();
         for batch in changes.chunks(step) {
             for (id, object) in hpp.apply(batch) {
@@ -47,9 +54,11 @@ proptest! {
                 }
             }
         }
-        let fresh = desired(&settings(), &world(&changes));
-        prop_assert_eq!(&objects, &fresh);
-        prop_assert_eq!(hpp.objects(), &fresh);
+        let mut fresh = Hpp::new(settings()).with_limits(limits);
+        fresh.apply(&world(&changes).changes().collect::<Vec<_>>());
+        prop_assert_eq!(&objects, fresh.objects());
+        prop_assert_eq!(hpp.objects(), fresh.objects());
+        prop_assert_eq!(hpp.findings(), fresh.findings());
     }
 
     #[test]
@@ -129,6 +138,30 @@ proptest! {
         for flow in flows {
             let (files, oracle) = (cluster.verdict(&flow), weir_oracle::verdict(&world, &flow));
             prop_assert_eq!(files, oracle, "{}", flow);
+        }
+    }
+
+    #[test]
+    fn limits_change_no_verdict_or_deny_and_report(
+        changes in changes(),
+        flows in vec(weir_testkit::flow(), 40),
+        (block_rules, own_networks) in (0_usize..3, 0_usize..3),
+        (object_bytes, named_pairs, own_names, pairs) in (0_usize..2000, 0_usize..3, 0_usize..2, 0_usize..20),
+    ) {
+        let world = world(&changes);
+        let render = |limits| RenderedCluster::within(&settings(), "demo_xyz1", &world, limits).unwrap();
+        let shared = AciLimits { block_rules, ..AciLimits::default() };
+        let few = AciLimits { object_bytes, named_pairs, own_names, ..shared.clone() };
+        let lists = NetpolLimits { own_networks, ..NetpolLimits::default() };
+        let wide = render((shared, lists.clone()));
+        let narrow = render((few, NetpolLimits { pairs, ..lists }));
+        let is_reported = !narrow.hpp().findings().is_empty()
+            || narrow.files().iter().any(|file| !file.warnings.is_empty());
+        for flow in flows {
+            let oracle = weir_oracle::verdict(&world, &flow);
+            prop_assert_eq!(wide.verdict(&flow), oracle, "{}", flow);
+            prop_assert!(narrow.verdict(&flow) >= oracle, "{} must be denied", flow);
+            prop_assert!(narrow.verdict(&flow) == oracle || is_reported, "{} is denied silently", flow);
         }
     }
 }

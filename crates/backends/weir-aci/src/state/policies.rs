@@ -11,12 +11,13 @@ use weir_model::{
 
 use super::{Changed, Dirty, Group, GroupKey, Hpp, PeerState};
 use crate::{
-    fixed, name,
+    AciLimits, fixed, name,
     namespace_pods::NamespacePods,
     normalized::{NormalizedPolicy, PortName},
-    object::{HostprotId, HostprotObject, PodSelection, Pol, PolSpec},
+    object::{HostprotId, HostprotObject, PodSelection, Pol, PolSpec, Subj},
     peer::{self, NamespaceScope, PeerMatch, PeerSelector},
     rules::{self, ClusterState, Numbers},
+    size::TooLarge,
     text,
 };
 
@@ -26,13 +27,16 @@ impl Hpp {
         else {
             return;
         };
-        let published = text::published(&policy);
-        let key = (name::hash(&published), text::canonical(&policy));
+        let (published, canonical) = (text::published(&policy), text::canonical(&policy));
+        let key: GroupKey = (name::hash(&published).into(), name::hash(&canonical).into());
+        let has_too_many_names = rules::has_too_many_names(&policy, &self.limits);
         self.group_keys.insert(id.clone(), key.clone());
         let same_hash = self.hashes.entry(key.0.clone()).or_default();
         let group = same_hash.entry(key.1.clone()).or_insert_with(|| Group {
             policy: policy.clone(),
             published,
+            canonical,
+            has_too_many_names,
             policies: BTreeSet::new(),
             made: BTreeSet::new(),
         });
@@ -40,7 +44,7 @@ impl Hpp {
         group.policies.insert(id.clone());
         // If groups share a hash, none of them keeps the name with that hash.
         dirty.groups.extend(same_hash.keys().map(|text| (key.0.clone(), text.clone())));
-        if is_new {
+        if is_new && !has_too_many_names {
             if !policy.own_ports().is_empty() {
                 self.named_port_groups
                     .entry(policy.namespace.clone())
@@ -67,6 +71,9 @@ impl Hpp {
                 all.remove(&key);
             }
             self.block_port_groups.remove(&key);
+            if group.has_too_many_names {
+                return;
+            }
             let peers = rules::peer_selectors(&group.policy);
             peers.iter().for_each(|peer| self.remove_peer_use(peer, &key, dirty));
         }
@@ -136,7 +143,12 @@ impl Hpp {
         let mut desired: BTreeMap<HostprotId, HostprotObject> = BTreeMap::new();
         let mut stale: BTreeSet<HostprotId> = BTreeSet::new();
         for key in group_keys {
-            let made = self.desired_objects(key);
+            let (made, is_held) = self.desired_objects(key);
+            if is_held {
+                self.held.insert(key.clone());
+            } else {
+                self.held.remove(key);
+            }
             stale.extend(self.remember(key, made.keys().cloned().collect()));
             desired.extend(made);
         }
@@ -148,15 +160,34 @@ impl Hpp {
         }
     }
 
-    /// The objects of a group.
-    fn desired_objects(&self, key: &GroupKey) -> BTreeMap<HostprotId, HostprotObject> {
+    /// The objects of a group, and whether some of them are held.
+    fn desired_objects(&self, key: &GroupKey) -> (BTreeMap<HostprotId, HostprotObject>, bool) {
         let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
         let Some(group) = group.filter(|group| !group.policies.is_empty()) else {
-            return BTreeMap::new();
+            return (BTreeMap::new(), false);
         };
-        let classes = self.classes(&group.policy).into_iter();
-        let objects = classes.map(|numbers| HostprotObject::Pol(self.pol(group, key, &numbers)));
-        objects.map(|object| (object.id(), object)).collect()
+        let (mut objects, mut is_held) = (Vec::new(), false);
+        for numbers in self.classes(group) {
+            let name = self.pol_name(group, key, &numbers);
+            let mut containers = Vec::new();
+            let subjects = if group.has_too_many_names {
+                Err(TooLarge)
+            } else {
+                let name = name::resource(&name);
+                rules::subjects(&group.policy, &numbers, self, &name, &mut containers)
+            };
+            is_held |= subjects.is_err();
+            let subjects = subjects.unwrap_or_else(|TooLarge| rules::without_rules(&group.policy));
+            objects.push(HostprotObject::Pol(self.pol(group, name, subjects)));
+            objects.extend(containers.into_iter().map(HostprotObject::Container));
+        }
+        (objects.into_iter().map(|object| (object.id(), object)).collect(), is_held)
+    }
+
+    /// The policies whose rules exceed the limits.
+    pub(crate) fn held_policies(&self) -> impl Iterator<Item = &PolicyId> {
+        let group = |(hash, text): &GroupKey| self.hashes.get(hash).and_then(|all| all.get(text));
+        self.held.iter().filter_map(group).flat_map(|group| &group.policies)
     }
 
     /// Records the new objects of a group, and returns the previous ones. Forgets a group without
@@ -177,8 +208,8 @@ impl Hpp {
 
     /// The distinct numberings of the policy's named ports among the selected pods. At least one,
     /// which is empty if the policy has no named ports.
-    pub(super) fn classes(&self, policy: &NormalizedPolicy) -> BTreeSet<Numbers> {
-        let names = policy.own_ports();
+    fn classes(&self, group: &Group) -> BTreeSet<Numbers> {
+        let (policy, names) = (&group.policy, group.own_ports());
         let profiles =
             self.namespace_pods.get(&policy.namespace).into_iter().flat_map(|one| &one.profiles);
         let own = profiles.filter(|profile| peer::holds(&policy.subject, &profile.labels));
@@ -190,7 +221,7 @@ impl Hpp {
         classes
     }
 
-    pub(super) fn pol(&self, group: &Group, key: &GroupKey, numbers: &Numbers) -> Pol {
+    fn pol(&self, group: &Group, name: String, subjects: Vec<Subj>) -> Pol {
         let subject = |id: &PolicyId| {
             let policy = self.world.policies.get(id)?;
             Some((&*policy.id.namespace, &policy.spec.subject.pods))
@@ -198,8 +229,8 @@ impl Hpp {
         let chosen: Vec<_> = group.policies.iter().filter_map(subject).collect();
         Pol {
             spec: PolSpec {
-                name: self.pol_name(group, key, numbers),
-                hostprot_subj: rules::subjects(&group.policy, numbers, self),
+                name,
+                hostprot_subj: subjects,
                 network_policies: group
                     .policies
                     .iter()
@@ -225,9 +256,9 @@ impl Hpp {
             })
             .collect();
         let hash = if is_shared {
-            name::hash(&format!("{}{text}{class}", group.published))
+            name::hash(&format!("{}{}{class}", group.published, group.canonical))
         } else if class.is_empty() {
-            hash.clone()
+            hash.to_string()
         } else {
             name::hash(&format!("{}{class}", group.published))
         };
@@ -241,7 +272,7 @@ impl Hpp {
             let total: usize = all.values().map(|group| group.policies.len()).sum();
             all.values().flat_map(move |group| {
                 let others = total - group.policies.len();
-                group.policies.iter().map(move |id| (id, hash.as_str(), others))
+                group.policies.iter().map(move |id| (id, &**hash, others))
             })
         })
     }
@@ -270,7 +301,7 @@ impl Hpp {
             if !peer::holds(&policy.spec.subject.pods, &pod.labels) {
                 continue;
             }
-            let numbers = numbers(&group.policy.own_ports(), &pod.ports);
+            let numbers = numbers(&group.own_ports(), &pod.ports);
             groups.push(self.pol_name(group, key, &numbers));
             let isolates = |direction: &&Direction| policy.rules(**direction).is_some();
             isolated.extend(Direction::BOTH.iter().filter(isolates).copied());
@@ -321,6 +352,17 @@ impl ClusterState for Hpp {
 
     fn families(&self) -> &[IpFamily] {
         &self.families
+    }
+
+    fn limits(&self) -> &AciLimits {
+        &self.limits
+    }
+}
+
+impl Group {
+    /// The named ports that distinguish the objects of the group.
+    fn own_ports(&self) -> Vec<PortName> {
+        if self.has_too_many_names { Vec::new() } else { self.policy.own_ports() }
     }
 }
 
