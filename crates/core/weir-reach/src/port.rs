@@ -1,8 +1,8 @@
 //! Ports that no rule distinguishes, and ports as text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
-use weir_model::{Peers, PortRange, Ports, Program, Protocol};
+use weir_model::{Peers, PortList, PortRange, Ports, Program, Protocol};
 
 /// All ports of all protocols, divided where the ports of a rule start or end.
 pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
@@ -14,13 +14,17 @@ pub(crate) fn slices(programs: &[&Program]) -> Vec<PortRange> {
     };
     for program in programs {
         let mut seen = BTreeSet::new();
+        // The peers of a rule share one list.
+        let mut lists: HashSet<&PortList> = HashSet::new();
         for endpoint in program.endpoints.values() {
             if !seen.insert(std::sync::Arc::as_ptr(&endpoint.rules)) {
                 continue;
             }
             for rule in endpoint.rules.ingress.rules().chain(endpoint.rules.egress.rules()) {
-                if let Ports::Of(ranges) = &rule.ports {
-                    ranges.iter().copied().for_each(&mut divide);
+                if let Ports::Of(list) = &rule.ports
+                    && lists.insert(list)
+                {
+                    list.iter().copied().for_each(&mut divide);
                 }
                 let Peers::PortSet(set) = &rule.peers else { continue };
                 let members = program.sets.get(set).into_iter().flatten();
