@@ -18,6 +18,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- end -}}
 
+{{/* The namespace of a component: (list . "agent") */}}
+{{- define "weir.namespace" -}}
+{{- $root := index . 0 -}}
+{{- ternary $root.Values.controller.namespace $root.Release.Namespace (eq (index . 1) "controller") -}}
+{{- end -}}
+
 {{/* The image: (list . "-iptables") */}}
 {{- define "weir.image" -}}
 {{- $root := index . 0 -}}
@@ -121,5 +127,5 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ $name }}
-    namespace: {{ $root.Release.Namespace }}
+    namespace: {{ include "weir.namespace" (list $root (index . 1)) }}
 {{- end -}}

@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 
-use super::{CHART, CONTROLLERS, MANIFESTS, Manifest, Origin, render};
+use super::{
+    CHART, CONTROLLER_NAMESPACE, CONTROLLERS, MANIFESTS, Manifest, NAMESPACE, Origin, render,
+};
 use crate::{shell::root, tools::HELM};
 
 /// Values that enable all features that can be combined.
@@ -75,7 +77,7 @@ fn the_namespace_and_the_definitions_have_separate_files() {
         assert!(!kinds.is_empty(), "{} has objects", manifest.file);
         let is_alone = |kind: &str| kinds.len() == 1 && kinds.contains(kind);
         match manifest.from {
-            Origin::Namespace => assert!(is_alone("Namespace"), "{}", manifest.file),
+            Origin::Namespaces => assert!(is_alone("Namespace"), "{}", manifest.file),
             Origin::Definitions(_) => {
                 assert!(is_alone("CustomResourceDefinition"), "{}", manifest.file);
             }
@@ -203,6 +205,85 @@ fn the_windows_agent_runs_as_a_host_process() {
             }
         }
     }
+}
+
+#[test]
+fn controllers_meet_the_pod_security_level_of_their_namespace() {
+    let namespaces = documents(&MANIFESTS[0].generate().expect("renders"));
+    let levels: Vec<(&Value, &Value)> = namespaces
+        .iter()
+        .map(|one| {
+            let label = &one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"];
+            (&one["metadata"]["name"], label)
+        })
+        .collect();
+    let [agents, controllers] = [NAMESPACE, CONTROLLER_NAMESPACE].map(Value::from);
+    let [privileged, restricted] = ["privileged", "restricted"].map(Value::from);
+    assert_eq!(levels, [(&agents, &privileged), (&controllers, &restricted)]);
+    let mut deployments = 0;
+    for document in all_documents() {
+        let pod = &document["spec"]["template"]["spec"];
+        if kind(&document) != "Deployment" {
+            assert!(pod.is_null() || document["metadata"]["namespace"] == agents);
+            continue;
+        }
+        deployments += 1;
+        assert_eq!(document["metadata"]["namespace"], controllers);
+        // The requirements of the level `restricted`, except those that
+        // `containers_have_minimal_privileges` checks for all pods.
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert!(pod["hostNetwork"].is_null());
+        for volume in pod["volumes"].as_array().into_iter().flatten() {
+            assert!(volume["secret"].is_object(), "{volume}");
+        }
+        for container in pod["containers"].as_array().expect("containers") {
+            assert!(container["securityContext"]["capabilities"]["add"].is_null());
+            assert!(container["ports"][0]["hostPort"].is_null());
+        }
+    }
+    assert_eq!(deployments, 1 + CONTROLLERS.len());
+}
+
+#[test]
+fn only_the_chosen_pods_reach_a_controller() {
+    let policies = |values: &[&str]| -> Vec<Value> {
+        let rendered = documents(&render("weir", values).expect("renders"));
+        rendered.into_iter().filter(|one| kind(one) == "NetworkPolicy").collect()
+    };
+    assert!(policies(&[]).is_empty(), "agents are no endpoints of policies");
+    let closed = policies(&["controller.enable={hpp}"]);
+    let [closed] = &closed[..] else { panic!("{closed:?}") };
+    assert_eq!(closed["metadata"]["namespace"], CONTROLLER_NAMESPACE);
+    assert_eq!(closed["spec"]["policyTypes"], serde_json::json!(["Ingress"]));
+    assert!(closed["spec"]["ingress"].is_null(), "{closed}");
+    let rendered = documents(&render("weir", &["controller.enable={hpp}"]).expect("renders"));
+    let deployment = rendered.iter().find(|one| kind(one) == "Deployment").expect("a Deployment");
+    assert_eq!(
+        closed["spec"]["podSelector"]["matchLabels"],
+        deployment["spec"]["selector"]["matchLabels"]
+    );
+    let from = "monitoring.from[0].namespaceSelector.matchLabels.team=metrics";
+    let open = policies(&["controller.enable={hpp}", from]);
+    let rule = &open[0]["spec"]["ingress"][0];
+    assert_eq!(rule["from"][0]["namespaceSelector"]["matchLabels"]["team"], "metrics");
+    assert_eq!(rule["ports"], serde_json::json!([{"protocol": "TCP", "port": 9641}]));
+}
+
+#[test]
+fn every_image_names_its_registry() {
+    for document in all_documents() {
+        let pod = &document["spec"]["template"]["spec"];
+        for list in ["containers", "initContainers"] {
+            for container in pod[list].as_array().into_iter().flatten() {
+                let image = container["image"].as_str().expect("an image");
+                let registry = image.split_once('/').map_or("", |(registry, _)| registry);
+                let has_registry = registry == "localhost" || registry.contains(['.', ':']);
+                assert!(has_registry, "{image}");
+            }
+        }
+    }
+    let error = render("weir", &["image.repository=weir"]).expect_err("no registry").to_string();
+    assert!(error.contains("image.repository"), "{error}");
 }
 
 /// The capabilities that a Linux container may add, by the name of the container.

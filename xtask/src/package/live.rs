@@ -5,7 +5,7 @@ use std::{fs, process::Command, sync::OnceLock};
 use serde_json::{Value, json};
 use weir_cluster::Cluster;
 
-use super::{CHART, MANIFESTS, NAMESPACE, chart::documents};
+use super::{CHART, CONTROLLER_NAMESPACE, MANIFESTS, NAMESPACE, chart::documents};
 use crate::tools::HELM;
 
 /// Fields that the tests' API server, version 1.20, does not know and removes.
@@ -18,7 +18,7 @@ pub(super) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
         let cluster = Cluster::start().expect("`cargo xtask cluster` builds the programs");
-        for name in [NAMESPACE, ACI] {
+        for name in [NAMESPACE, CONTROLLER_NAMESPACE, ACI] {
             let namespace = json!({"metadata": {"name": name}});
             cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");
         }
@@ -31,9 +31,13 @@ pub(super) fn collection(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]).to_lowercase());
     let root = if version.contains('/') { "apis" } else { "api" };
+    let kinds = match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
+    };
     match object["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{kind}s"),
-        None => format!("/{root}/{version}/{kind}s"),
+        Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{kinds}"),
+        None => format!("/{root}/{version}/{kinds}"),
     }
 }
 
@@ -122,7 +126,10 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
     let current: Vec<String> = sets();
     assert_eq!(current, ["shield-weir-cleanup"], "agents and cleanup never run side by side");
     // Helm validates against the OpenAPI of the server, and 1.20 has no CEL rules in definitions.
-    let controller = ["--set", "controller.enable={memcached}", "--disable-openapi-validation"];
+    const OWN: &str = "controllers-by-helm";
+    let own = format!("controller.namespace={OWN}");
+    let controller =
+        ["--set", "controller.enable={memcached}", "--set", &own, "--disable-openapi-validation"];
     helm(&[&["upgrade", "shield", CHART, "--reset-then-reuse-values"][..], &controller].concat());
     helm(&["uninstall", "shield"]);
     let current: Vec<String> = sets();
@@ -130,6 +137,9 @@ fn helm_installs_upgrades_cleans_up_and_uninstalls() {
     let definition =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/memcacheds.memcached.c5c3.io";
     let kept = cluster.get(definition).expect("uninstalling keeps the definitions");
+    let namespace = cluster.get(&format!("/api/v1/namespaces/{OWN}")).expect("a namespace");
+    let level = &namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"];
+    assert_eq!(level, "restricted", "uninstalling keeps the namespace of the controllers");
     // The definition exists, so the second release does not touch it.
     helm(&[&["install", "other", CHART][..], &controller].concat());
     let current = cluster.get(definition).expect("a definition");

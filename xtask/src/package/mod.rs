@@ -26,9 +26,10 @@ use crate::{
 
 /// The folder of the chart.
 const CHART: &str = "charts/weir";
-/// The namespace of all rendered objects. Its Pod Security level must admit agents, which use the host
-/// network.
+/// The namespace of the agents. Its Pod Security level must admit the host network.
 const NAMESPACE: &str = "weir-system";
+/// The namespace of the controllers, which need no privileges.
+const CONTROLLER_NAMESPACE: &str = "weir-controllers";
 
 /// A file of deploy/. The namespace and the definitions have separate files, so that deleting an agent
 /// or a controller does not delete them.
@@ -40,19 +41,19 @@ struct Manifest {
 
 /// The source of a file.
 enum Origin {
-    /// The namespace of all other files.
-    Namespace,
+    /// The namespaces of all other files.
+    Namespaces,
     /// The definitions that a controller needs, for clusters that lack them.
     Definitions(&'static str),
-    /// A release of the chart with these values. It contains neither the namespace nor definitions.
+    /// A release of the chart with these values. It contains neither a namespace nor definitions.
     Release(&'static str, &'static [&'static str]),
 }
 
 const MANIFESTS: &[Manifest] = &[
     Manifest {
         file: "namespace.yaml",
-        from: Origin::Namespace,
-        what: "the namespace of all other files; deleting it deletes everything in it",
+        from: Origin::Namespaces,
+        what: "the namespaces of all other files; deleting one deletes everything in it",
     },
     Manifest {
         file: "crds-clusterset.yaml",
@@ -126,6 +127,7 @@ const MANIFESTS: &[Manifest] = &[
                 "agent.enabled=false",
                 "crds.install=false",
                 "controller.enable={clusterset}",
+                "controller.createNamespace=false",
                 "controller.clusterset.clusterId=this-cluster",
                 "controller.clusterset.podCidrs={10.244.0.0/16}",
                 "controller.clusterset.brokerUrl=https://broker.example:6443",
@@ -137,7 +139,12 @@ const MANIFESTS: &[Manifest] = &[
         file: "controller-hpp.yaml",
         from: Origin::Release(
             "weir-hpp",
-            &["agent.enabled=false", "crds.install=false", "controller.enable={hpp}"],
+            &[
+                "agent.enabled=false",
+                "crds.install=false",
+                "controller.enable={hpp}",
+                "controller.createNamespace=false",
+            ],
         ),
         what: "the hpp controller, for Cisco ACI",
     },
@@ -145,7 +152,12 @@ const MANIFESTS: &[Manifest] = &[
         file: "controller-memcached.yaml",
         from: Origin::Release(
             "weir-memcached",
-            &["agent.enabled=false", "crds.install=false", "controller.enable={memcached}"],
+            &[
+                "agent.enabled=false",
+                "crds.install=false",
+                "controller.enable={memcached}",
+                "controller.createNamespace=false",
+            ],
         ),
         what: "the memcached controller",
     },
@@ -168,14 +180,10 @@ impl Manifest {
     fn generate(&self) -> Result<String> {
         let Manifest { file, what, from } = self;
         let content = match from {
-            Origin::Namespace => format!(
-                "apiVersion: v1\n\
-                 kind: Namespace\n\
-                 metadata:\n  \
-                   name: {NAMESPACE}\n  \
-                   labels:\n    \
-                     pod-security.kubernetes.io/enforce: privileged\n"
-            ),
+            Origin::Namespaces => {
+                let levels = [(NAMESPACE, "privileged"), (CONTROLLER_NAMESPACE, "restricted")];
+                levels.map(|(name, level)| namespace(name, level)).join("---\n")
+            }
             Origin::Definitions(controller) => {
                 let path = definitions(controller);
                 fs::read_to_string(&path)
@@ -189,6 +197,18 @@ impl Manifest {
         };
         Ok(format!("# {file}: {what}. Generated from {CHART} by `cargo xtask package`.\n{content}"))
     }
+}
+
+/// A namespace with its Pod Security level.
+fn namespace(name: &str, level: &str) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Namespace\n\
+         metadata:\n  \
+           name: {name}\n  \
+           labels:\n    \
+             pod-security.kubernetes.io/enforce: {level}\n"
+    )
 }
 
 /// Renders the chart with `helm template`.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use weir_cluster::Cluster;
 
 use super::{
-    NAMESPACE,
+    CONTROLLER_NAMESPACE, NAMESPACE,
     chart::documents,
     live::{ACI, cluster, collection},
 };
@@ -74,7 +74,7 @@ fn named(roles: &[Value]) -> BTreeSet<Target> {
 /// Whether an account has a permission in a namespace or, if that is empty, in the whole cluster.
 fn is_allowed(
     cluster: &Cluster,
-    account: &str,
+    (home, account): (&str, &str),
     namespace: &str,
     target: &Target,
     verb: &str,
@@ -85,8 +85,8 @@ fn is_allowed(
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
-            "user": format!("system:serviceaccount:{NAMESPACE}:{account}"),
-            "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{NAMESPACE}"), "system:authenticated"],
+            "user": format!("system:serviceaccount:{home}:{account}"),
+            "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{home}"), "system:authenticated"],
             "resourceAttributes": {
                 "namespace": namespace, "group": group, "resource": resource, "subresource": sub, "name": name, "verb": verb,
             },
@@ -115,28 +115,27 @@ fn check(file: &str, account: &str, expected: Expect) {
             panic!("{} {}: {error}", object["kind"], object["metadata"]["name"]);
         }
     }
+    let is_controller = file.starts_with("controller-");
+    let home = if is_controller { CONTROLLER_NAMESPACE } else { NAMESPACE };
     let targets: BTreeSet<Target> = served(cluster).into_iter().chain(named(&objects)).collect();
     let mut rights: BTreeMap<(&str, Target), Vec<&str>> = BTreeMap::new();
     for target in targets {
         for verb in VERBS {
             let can = |account: &str, namespace: &str| {
-                is_allowed(cluster, account, namespace, &target, verb)
+                is_allowed(cluster, (home, account), namespace, &target, verb)
             };
             // Skip permissions of every authenticated account.
             if can("no-such-account", "") {
                 continue;
             }
             let unnamed = (target.0.clone(), target.1.clone(), String::new());
-            let places = [
-                ("everywhere", ""),
-                ("in its own namespace", NAMESPACE),
-                ("in ACI's namespace", ACI),
-            ];
+            let places =
+                [("everywhere", ""), ("in its own namespace", home), ("in ACI's namespace", ACI)];
             let Some((place, at)) = places.into_iter().find(|(_, at)| can(account, at)) else {
                 continue;
             };
             // A permission for all names includes this name.
-            if target.2.is_empty() || !is_allowed(cluster, account, at, &unnamed, verb) {
+            if target.2.is_empty() || !is_allowed(cluster, (home, account), at, &unnamed, verb) {
                 rights.entry((place, target.clone())).or_default().push(verb);
             }
         }
