@@ -96,10 +96,8 @@ impl Datapath for Nft {
 
     fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
         let denied = Direction::BOTH.map(names::denied_chain).into_iter();
-        let policies = denied.chain(IpFamily::BOTH.map(names::cut));
-        let policies = policies.map(|chain| (TableId::Policies, chain));
-        let counts = policies.chain(guard::counting_chains());
-        let counts = counts.map(|(table, chain)| self.kernel.count(table, &chain));
+        let chains = denied.chain(IpFamily::BOTH.map(names::cut));
+        let counts = chains.map(|chain| self.kernel.count(TableId::Policies, &chain));
         let sum = counts.sum::<Result<u64, _>>();
         sum.map(Some).map_err(failed("cannot read the counters of table inet weir"))
     }

@@ -64,13 +64,6 @@ pub fn guard_tables(guard: &Guard, mode: Mode) -> [NftTable; 2] {
     [inet, bridge]
 }
 
-/// The chains that count denied packets.
-pub(crate) fn counting_chains() -> impl Iterator<Item = (TableId, Name)> {
-    let chains =
-        [(TableId::Guard, SPOOFED), (TableId::Guard, FROM_POD), (TableId::BridgeGuard, SPOOFED)];
-    chains.into_iter().map(|(table, chain)| (table, chain.into()))
-}
-
 /// The records in the installed table.
 pub(crate) fn records(installed: &Installed) -> BTreeMap<u32, String> {
     let set = installed.sets.get(RECORDS);

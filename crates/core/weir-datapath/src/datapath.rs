@@ -27,7 +27,7 @@ pub trait Datapath {
     /// Removes everything that weir installed, and nothing else.
     fn remove(&mut self) -> Result<(), ApplyError>;
 
-    /// The number of packets that the installed rules denied, as the machine counts them. It starts
+    /// The number of packets that policies denied, as the machine counts them. It starts
     /// again from 0 when the rules are replaced. `None` if the machine counts nothing.
     fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
         Ok(None)

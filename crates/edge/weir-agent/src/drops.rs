@@ -41,6 +41,9 @@ pub(crate) struct Drop {
     policies: Vec<String>,
     /// The number of the other policies that isolate the pod.
     more_policies: usize,
+    /// Whether a policy denied the packet.
+    #[serde(skip)]
+    pub(crate) is_by_policy: bool,
 }
 
 impl Drop {
@@ -76,6 +79,7 @@ impl Drop {
                 None => policies.iter().map(ToString::to_string).collect(),
             },
             more_policies: more,
+            is_by_policy: packet.cause.reason().is_none(),
         }
     }
 

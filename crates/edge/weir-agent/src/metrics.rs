@@ -139,7 +139,7 @@ impl AgentMetrics {
         let missed = self.missed.clone();
         registry.register(
             "weir_drops_missed",
-            "Packets that the rules denied and that were not reported",
+            "Packets that policies denied and that were not reported",
             missed,
         );
     }

@@ -52,7 +52,7 @@ impl DropLog {
     }
 }
 
-/// The packets that the rules denied, against those that were reported.
+/// The packets that policies denied, against those that were reported.
 #[derive(Debug, Default)]
 struct DeniedCount {
     /// The last reading of the machine's counter.
@@ -89,7 +89,7 @@ impl Reporter {
             self.update_warnings();
         }
         let log = &mut self.drops;
-        log.denied.reported += drops.len() as u64;
+        log.denied.reported += drops.iter().filter(|drop| drop.is_by_policy).count() as u64;
         for drop in &drops {
             self.report.metrics.dropped(&log.kind(drop));
             if log.logged < MAX_LOGGED_DROPS {
