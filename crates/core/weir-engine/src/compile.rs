@@ -13,18 +13,18 @@ use weir_model::{
 pub(crate) fn set_keys(
     namespace: &Name,
     rules: &[PolicyRule],
+    names: &[PortNameList],
     direction: Direction,
 ) -> BTreeSet<SetKey> {
     let mut keys = BTreeSet::new();
-    for rule in rules {
+    for (rule, names) in rules.iter().zip(names) {
         let numbers = may_have_numbers(rule, direction);
-        let names = looked_up_names(rule, direction);
         for peer in peers(rule) {
             if numbers && let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who))
             {
                 keys.insert(key);
             }
-            keys.extend(port_key(namespace, &names, peer));
+            keys.extend(port_key(namespace, names, peer));
         }
     }
     keys
@@ -39,15 +39,15 @@ pub(crate) fn depends_on_ports(rules: &[PolicyRule], direction: Direction) -> bo
 pub(crate) fn section(
     (policy, location): (&PolicyId, &Option<Location>),
     rules: &[PolicyRule],
+    port_names: &[PortNameList],
     direction: Direction,
     ports: &[NamedPort],
     set: impl Fn(SetKey) -> SetId,
 ) -> Section {
     let (mut compiled, mut idle) = (Vec::new(), Vec::new());
-    for rule in rules {
+    for (rule, port_names) in rules.iter().zip(port_names) {
         let numbers = numbers(rule, direction, ports);
         let nameless = direction == Direction::Ingress && names(rule).next().is_some();
-        let names = looked_up_names(rule, direction);
         for peer in peers(rule) {
             let origin = Origin {
                 direction,
@@ -67,7 +67,7 @@ pub(crate) fn section(
                 None if nameless => idle.push(made(addresses(), Ports::Any)),
                 None => (),
             }
-            if let Some(key) = port_key(&policy.namespace, &names, peer) {
+            if let Some(key) = port_key(&policy.namespace, port_names, peer) {
                 compiled.push(made(Peers::PortSet(set(key)), Ports::Any));
             }
         }
@@ -120,12 +120,15 @@ fn port_key(namespace: &Name, names: &PortNameList, peer: Option<&Peer>) -> Opti
     Some(SetKey::Ports { owners, names: names.clone() })
 }
 
-/// The port names that the sets of a rule contain. On ingress, the endpoint itself declares the
-/// ports, so there is no set.
-fn looked_up_names(rule: &PolicyRule, direction: Direction) -> PortNameList {
+/// The port names that the sets of each rule contain. On ingress, the endpoint itself declares the
+/// ports, so there is no set. All sets of a rule share one list, which is compared by its address.
+pub(crate) fn port_names(rules: &[PolicyRule], direction: Direction) -> Vec<PortNameList> {
     let is_used = direction == Direction::Egress;
-    let names = names(rule).filter(|_| is_used);
-    PortNameList::from_names(names.map(|(name, protocol)| (name.clone(), protocol)))
+    let of_rule = |rule| {
+        let names = names(rule).filter(|_| is_used);
+        PortNameList::from_names(names.map(|(name, protocol)| (name.clone(), protocol)))
+    };
+    rules.iter().map(of_rule).collect()
 }
 
 /// The port names that a rule uses.

@@ -2,7 +2,9 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
-use weir_model::{Direction, Location, NamedPort, PolicyId, PolicyRule, Section, Spec, Tier};
+use weir_model::{
+    Direction, Location, NamedPort, PolicyId, PolicyRule, PortNameList, Section, Spec, Tier,
+};
 
 use crate::{
     anchors::AnchorIndex,
@@ -74,12 +76,14 @@ impl PolicyEntry {
     fn compile(
         &self,
         rules: &[PolicyRule],
+        names: &[PortNameList],
         direction: Direction,
         ports: &[NamedPort],
         sets: &Sets,
     ) -> Arc<Section> {
-        let PolicyEntry { id, location, .. } = self;
-        Arc::new(compile::section((id, location), rules, direction, ports, |key| sets.id_of(key)))
+        let policy = (&self.id, &self.location);
+        let set = |key| sets.id_of(key);
+        Arc::new(compile::section(policy, rules, names, direction, ports, set))
     }
 
     /// Drops the compiled direction and returns its sets.
@@ -325,14 +329,18 @@ impl Policies {
             return None;
         }
         if policy.compiled(direction).is_none() {
-            let keys = compile::set_keys(&policy.id.namespace, rules, direction);
+            let names = compile::port_names(rules, direction);
+            let keys = compile::set_keys(&policy.id.namespace, rules, &names, direction);
             let used = keys.into_iter().map(|key| sets.acquire(key, cluster)).collect();
             let fixed = !compile::depends_on_ports(rules, direction);
-            let section = fixed.then(|| policy.compile(rules, direction, &[], sets));
+            let section = fixed.then(|| policy.compile(rules, &names, direction, &[], sets));
             *policy.compiled(direction) = Some(Box::new(CompiledDirection { sets: used, section }));
         }
         let known = policy.compiled(direction).as_ref().and_then(|known| known.section.clone());
-        known.or_else(|| Some(policy.compile(rules, direction, ports, sets)))
+        known.or_else(|| {
+            let names = compile::port_names(rules, direction);
+            Some(policy.compile(rules, &names, direction, ports, sets))
+        })
     }
 
     /// Drops one compiled direction of a policy that applies to no endpoint any more.
