@@ -54,12 +54,13 @@ impl RenderedCluster {
     pub fn verdict(&self, flow: &Flow) -> Verdict {
         let allows = |direction: &Direction| {
             let (local, remote) = flow.ends(*direction);
-            let Some(pod) = self.hpp.owner(local) else { return true };
-            // Traffic from a pod to itself never leaves the pod.
-            let is_loopback = self.hpp.owner(remote).is_some_and(|other| other.id == pod.id);
-            let groups = self.hpp.groups(pod);
-            is_loopback
-                || self.evaluator.allows(&groups, *direction, remote, (flow.protocol, flow.port))
+            self.hpp.pods_at(local).all(|pod| {
+                // Traffic from a pod to itself never leaves the pod.
+                let is_loopback = self.hpp.pods_at(remote).any(|other| other.id == pod.id);
+                let groups = self.hpp.groups(pod);
+                let port = (flow.protocol, flow.port);
+                is_loopback || self.evaluator.allows(&groups, *direction, remote, port)
+            })
         };
         if Direction::BOTH.iter().all(allows) { Verdict::Allow } else { Verdict::Deny }
     }
@@ -83,8 +84,8 @@ fn render_files(hpp: &Hpp, space: &str, limits: &NetpolLimits) -> Vec<Netpol> {
 }
 
 impl Hpp {
-    /// The pod that owns an address.
-    fn owner(&self, address: std::net::IpAddr) -> Option<&Pod> {
-        self.claimant(address).and_then(|id| self.world.pods.get(id))
+    /// The pods that hold an address.
+    fn pods_at(&self, address: std::net::IpAddr) -> impl Iterator<Item = &Pod> {
+        self.holders(address).filter_map(|id| self.world.pods.get(id))
     }
 }

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Change, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
+use weir_model::{Change, Claim, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
 
 use crate::{
     AciLimits, AciSettings,
@@ -29,8 +29,8 @@ pub type Changed = BTreeMap<HostprotId, Option<HostprotObject>>;
 pub struct Hpp {
     settings: AciSettings,
     pub(crate) world: World,
-    /// The pods that claim an address. The youngest pod owns it.
-    claims: HashMap<IpAddr, BTreeSet<(u64, PodId)>>,
+    /// The pods that claim an address, the strongest claim last.
+    claims: HashMap<IpAddr, BTreeSet<(Claim, PodId)>>,
     namespace_pods: BTreeMap<Name, NamespacePods>,
     /// The number of pod addresses per family.
     counts: BTreeMap<IpFamily, usize>,

@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use weir_aci::{AciSettings, Evaluator, HostprotId, HostprotKind, HostprotObject, Hpp, render};
 use weir_api::ManifestReader;
-use weir_model::{Change, Direction, Key, Pod, PodId, Protocol};
+use weir_model::{Change, Claim, Direction, Key, Pod, PodId, Protocol};
 
 /// Two namespaces with pods of both families.
 const PODS: &str = r#"
@@ -424,7 +424,7 @@ fn addresses_that_do_not_fit_into_one_object_are_reported() {
             ports: Vec::new(),
             host_network: false,
             finished: false,
-            born: 0,
+            claim: Claim::Running,
             uid: None,
             location: None,
         };

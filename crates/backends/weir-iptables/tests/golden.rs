@@ -467,25 +467,25 @@ adminPolicies:
             add KUBE-DST-ISOLATED 10.0.0.2 comment "shop/a isolated by default"
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
             add KUBE-DST-LOCAL 10.0.0.2 comment "shop/a"
-            create KUBE-SRC-6UVU4ZGSDWZOG3RD hash:ip family inet maxelem 4294967295
-            add KUBE-SRC-6UVU4ZGSDWZOG3RD 10.0.0.1
-            add KUBE-SRC-6UVU4ZGSDWZOG3RD 10.0.0.2
+            create KUBE-SRC-6UI4QKU3GH3O2XJX hash:ip family inet maxelem 4294967295
+            create KUBE-SRC-D4Y4PSDHD5CUO5A2 hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-D4Y4PSDHD5CUO5A2 10.0.0.1
+            add KUBE-SRC-D4Y4PSDHD5CUO5A2 10.0.0.2
             create KUBE-SRC-ICYLGIZZGCMT7ZEB hash:ip family inet maxelem 4294967295
             add KUBE-SRC-ICYLGIZZGCMT7ZEB 10.0.0.1
             add KUBE-SRC-ICYLGIZZGCMT7ZEB 10.0.0.2
             create KUBE-SRC-RRXZW3GVRWUD2UVY hash:ip family inet maxelem 4294967295
             add KUBE-SRC-RRXZW3GVRWUD2UVY 10.0.0.2
-            create KUBE-SRC-TUBKY6WKPM7UPV3K hash:ip family inet maxelem 4294967295
-            add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.1
-            add KUBE-SRC-TUBKY6WKPM7UPV3K 10.0.0.2
+            create KUBE-SRC-V7FDCYSX3IKDBHZX hash:ip family inet maxelem 4294967295
+            add KUBE-SRC-V7FDCYSX3IKDBHZX 10.0.0.1
+            add KUBE-SRC-V7FDCYSX3IKDBHZX 10.0.0.2
             # iptables-save -t filter
             :KUBE-NWPLCY-AWVQQJN5TU6WEVQC - [0:0]
-            :KUBE-NWPLCY-B7H7WTP5GH5SS7CA - [0:0]
-            :KUBE-NWPLCY-MSDYZOGOSD7WELLS - [0:0]
+            :KUBE-NWPLCY-HTXOKGDSKCLOAALU - [0:0]
+            :KUBE-NWPLCY-NMWVKV4NH72B7PB2 - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             :KUBE-POD-FW-QMGFJDRLKKCIEIQ5 - [0:0]
             -A KUBE-NWPLCY-AWVQQJN5TU6WEVQC -m set --match-set KUBE-SRC-ICYLGIZZGCMT7ZEB src -m comment --comment "second ingress[0].from[0]" -g KUBE-NWPLCY-ALLOW
-            -A KUBE-NWPLCY-B7H7WTP5GH5SS7CA -m set --match-set KUBE-SRC-TUBKY6WKPM7UPV3K src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
@@ -498,23 +498,25 @@ adminPolicies:
             -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
-            -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
-            -A KUBE-NWPLCY-MSDYZOGOSD7WELLS -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-6UVU4ZGSDWZOG3RD src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
+            -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -m set --match-set KUBE-SRC-6UI4QKU3GH3O2XJX src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-D4Y4PSDHD5CUO5A2 src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
+            -A KUBE-NWPLCY-NMWVKV4NH72B7PB2 -m set --match-set KUBE-SRC-V7FDCYSX3IKDBHZX src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-INGRESS -d 10.0.0.2/32 -g KUBE-POD-FW-QMGFJDRLKKCIEIQ5
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x30000
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-MSDYZOGOSD7WELLS
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-HTXOKGDSKCLOAALU
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x0/0x20000 -j KUBE-NWPLCY-AWVQQJN5TU6WEVQC
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x20000
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j KUBE-NWPLCY-NMWVKV4NH72B7PB2
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by first, second, default" -j RETURN
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j MARK --set-xmark 0x0/0x10000
-            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-B7H7WTP5GH5SS7CA
+            -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-NMWVKV4NH72B7PB2
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "shop/a isolated by default" -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN

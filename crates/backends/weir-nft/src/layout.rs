@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_model::{Action, Block, IpFamily, Name, Protocol, SetId, SetKey};
+use weir_model::{Action, Block, IpFamily, Name, Protocol, SetId};
 
 use crate::{
     SetKind,
@@ -74,7 +74,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn new(rules: &OrderedRules, end: Action, family: IpFamily) -> Self {
-        let is_named = |set: &SetId| matches!(**set, SetKey::Ports { .. });
+        let is_named = |set: &SetId| set.has_ports();
         let named = rules.sets.iter().filter(|(set, _)| is_named(set));
         let named: BTreeSet<usize> = named.flat_map(|(_, numbers)| numbers).copied().collect();
         let by_sets = rules.sets.iter().filter(|(set, _)| !is_named(set));

@@ -737,7 +737,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-12215fa87d98d38b026562372918c50c }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-a6651713a94a4ba2b62a29a9b31f5815 }
             	}
 
             	set in4-grants {
@@ -781,17 +781,22 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	set peers4-46753f2539ee202ca6f96535bacfc552 {
+            	set peers4-647ece163ac6085f5c83ae0529f6c75b {
             		type ipv4_addr
-            		comment "denied peers of 2 sets"
-            		elements = { 10.0.0.2 }
+            		comment "denied peers of 3 sets"
             	}
 
-            	set peers4-ceecfb321f5ce4cbeed34a09f83ccc36 {
+            	set peers4-85754f8f8f26ee374dbc55a2e3b7bbed {
             		type ipv4_addr
             		comment "denied: pods [*]/*"
             		elements = { 10.0.0.1,
             			     10.0.0.2 }
+            	}
+
+            	set peers4-ce0b686c949d7d26d1d530b9ab684716 {
+            		type ipv4_addr
+            		comment "denied peers of 3 sets"
+            		elements = { 10.0.0.2 }
             	}
 
             	set reported-links {
@@ -932,14 +937,15 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		goto ingress-isolated
             	}
 
-            	chain ingress4-12215fa87d98d38b026562372918c50c {
-            		jump ingress4-34e257b326a907a414a19fb31e9ae2d7-admin
-            		ip saddr @peers4-ceecfb321f5ce4cbeed34a09f83ccc36 goto ingress-denied comment "decided by last"
+            	chain ingress4-2782973524d45c3772919e47fa9b5077-admin {
+            		tcp dport 80 ip saddr @peers4-ce0b686c949d7d26d1d530b9ab684716 goto ingress-denied comment "decided by first"
+            		ip saddr @peers4-647ece163ac6085f5c83ae0529f6c75b goto ingress-denied comment "decided by first"
             		return
             	}
 
-            	chain ingress4-34e257b326a907a414a19fb31e9ae2d7-admin {
-            		tcp dport 80 ip saddr @peers4-46753f2539ee202ca6f96535bacfc552 goto ingress-denied comment "decided by first"
+            	chain ingress4-a6651713a94a4ba2b62a29a9b31f5815 {
+            		jump ingress4-2782973524d45c3772919e47fa9b5077-admin
+            		ip saddr @peers4-85754f8f8f26ee374dbc55a2e3b7bbed goto ingress-denied comment "decided by last"
             		return
             	}
 

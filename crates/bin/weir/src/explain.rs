@@ -2,7 +2,9 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Locality, Reason, Remedy, Side};
-use weir_model::{Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Severity, Verdict};
+use weir_model::{
+    Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Severity, Verdict, World,
+};
 use weir_reach::PortQuery;
 
 use crate::{
@@ -60,7 +62,7 @@ impl ExplainCommand {
         let program = weir_engine::compile(&loaded.world, Locality::Everywhere);
         let explanation = weir_engine::explain(&program, &flow);
         for (end, address) in [(&from, flow.from), (&to, flow.to)] {
-            notes.extend(end.pod(&loaded).and_then(|pod| not_its_own(pod, address, &program)));
+            notes.extend(claim_note(end.pod(&loaded), address, &loaded.world));
         }
         notes.extend(other_family(&loaded, &program, &explanation, [&from, &to]));
         let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
@@ -134,14 +136,19 @@ fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
     }
 }
 
-/// A remark that another pod owns the address. Of several pods with one address, the youngest owns
-/// it.
-fn not_its_own(pod: &Pod, address: IpAddr, program: &Program) -> Option<String> {
-    let (owner, _) = program.owner(address).filter(|(owner, _)| **owner != pod.id)?;
-    let id = &pod.id;
-    Some(format!(
-        "{id} does not own {address}: {owner} has the same address and is younger or equally old"
-    ))
+/// A remark that several pods hold the address of an end, or another one than its pod.
+fn claim_note(pod: Option<&Pod>, address: IpAddr, world: &World) -> Option<String> {
+    match (pod, &world.holders(address)[..]) {
+        (_, [first, second, ..]) => Some(format!(
+            "{address} is contested: {} and {} have it; a rule allows it only if it selects both",
+            first.id, second.id
+        )),
+        (Some(pod), [owner]) if owner.id != pod.id && !pod.host_network => Some(format!(
+            "{} is being deleted and does not own {address} any more: {} has it",
+            pod.id, owner.id
+        )),
+        _ => None,
+    }
 }
 
 /// An IP family, as the API writes it.
@@ -223,7 +230,7 @@ fn findings_of_denying_policies(loaded: &Loaded, explanation: &Explanation) -> V
             Reason::Admin(cited) | Reason::Baseline(cited) => {
                 denying.insert((ObjectRef::from(&cited.section.policy), direction));
             }
-            Reason::Isolated | Reason::Allowed(_) | Reason::Default => {
+            Reason::Isolated | Reason::Contested | Reason::Allowed(_) | Reason::Default => {
                 let policies = judgement.isolating.iter();
                 denying
                     .extend(policies.map(|section| (ObjectRef::from(&section.policy), direction)));

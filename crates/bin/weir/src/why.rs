@@ -45,6 +45,7 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
             "no rule of {} matches, and no NetworkPolicy isolates it for {direction}",
             policies(&judgement.silent)
         ),
+        Reason::Contested => "another pod has the same address, so weir allows nothing".to_owned(),
         Reason::Isolated => {
             let mut text = format!("isolated by {}", policies(&judgement.isolating));
             match judgement.misses.first() {

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Labels, Name, Namespace, Pod, PodId, Selector};
+use weir_model::{Claim, Labels, Name, Namespace, Pod, PodId, Selector};
 
 use crate::{
     Interest, RemoteId, RemotePod,
@@ -17,7 +17,8 @@ use crate::{
 ///
 /// A pod is published if it owns an address, an interest of another cluster selects it, and the
 /// owner of this cluster allows it for the namespace. A namespace is published if one of its pods
-/// is. If several pods claim an address, it is published only for the youngest of them.
+/// is. If several pods claim an address, it is published for the one with the strongest claim, or
+/// for none if several claims are equally strong.
 #[derive(Clone, Debug)]
 pub struct Publication {
     cluster: Name,
@@ -26,10 +27,10 @@ pub struct Publication {
     /// The namespaces that `publishable` selects.
     allowed: BTreeSet<Name>,
     directory: Directory,
-    /// The pods that claim addresses: creation time, and the pod with all addresses that it claims.
-    claimants: BTreeMap<PodId, (u64, RemotePod)>,
-    /// The pods that claim an address, the youngest last.
-    claims: BTreeMap<IpAddr, BTreeSet<(u64, PodId)>>,
+    /// The pods that claim addresses: its claim, and the pod with all addresses that it claims.
+    claimants: BTreeMap<PodId, (Claim, RemotePod)>,
+    /// The pods that claim an address, the strongest claim last.
+    claims: BTreeMap<IpAddr, BTreeSet<(Claim, PodId)>>,
     /// The interests of each other cluster.
     interests: BTreeMap<Name, BTreeSet<Interest>>,
     users: BTreeMap<Interest, (InterestId, usize)>,
@@ -69,11 +70,11 @@ impl Publication {
             for address in &addresses {
                 let claims = self.claims.entry(*address).or_default();
                 touched.extend(claims.last().map(|(_, id)| id.clone()));
-                claims.insert((pod.born, pod.id.clone()));
+                claims.insert((pod.claim, pod.id.clone()));
             }
             let (id, labels, ports) =
                 (self.remote(&pod.id), without_reserved(&pod.labels), pod.ports.clone());
-            let claimant = (pod.born, RemotePod { id, labels, addresses, ports });
+            let claimant = (pod.claim, RemotePod { id, labels, addresses, ports });
             self.claimants.insert(pod.id.clone(), claimant);
         }
         touched.insert(pod.id.clone());
@@ -199,11 +200,11 @@ impl Publication {
 
     /// Removes the claims of a pod and returns the new owners of its addresses.
     fn release_claims(&mut self, id: &PodId) -> BTreeSet<PodId> {
-        let Some((born, pod)) = self.claimants.remove(id) else { return BTreeSet::new() };
+        let Some((claim, pod)) = self.claimants.remove(id) else { return BTreeSet::new() };
         let mut heirs = BTreeSet::new();
         for address in &pod.addresses {
             let Some(claims) = self.claims.get_mut(address) else { continue };
-            claims.remove(&(born, id.clone()));
+            claims.remove(&(claim, id.clone()));
             heirs.extend(claims.last().map(|(_, id)| id.clone()));
             if claims.is_empty() {
                 self.claims.remove(address);
@@ -217,8 +218,11 @@ impl Publication {
         for id in pods {
             let pod = self.claimants.get(&id).map(|(_, pod)| pod);
             let has = |address: &&IpAddr| {
-                let claims = self.claims.get(*address);
-                claims.and_then(BTreeSet::last).is_some_and(|(_, owner)| *owner == id)
+                let mut claims = self.claims.get(*address).into_iter().flatten().rev();
+                let (strongest, next) = (claims.next(), claims.next());
+                strongest.is_some_and(|(claim, owner)| {
+                    *owner == id && next.is_none_or(|(weaker, _)| weaker < claim)
+                })
             };
             let addresses: Vec<IpAddr> =
                 pod.iter().flat_map(|pod| pod.addresses.iter().filter(has)).copied().collect();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_model::{
-    Action, Block, Direction, Labels, Name, NamedPort, Namespace, Peer, Pod, PodId, Policy,
+    Action, Block, Claim, Direction, Labels, Name, NamedPort, Namespace, Peer, Pod, PodId, Policy,
     PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope,
     Selector, Spec, Subject, Tier, Who,
 };

@@ -4,11 +4,12 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use weir_model::{Labels, NamedPort, Pod, PodId};
+use weir_model::{Claim, Labels, NamedPort, Pod, PodId};
 
 use crate::{
     Locality,
     domains::Domains,
+    engine::Contest,
     labels::{LabelTable, PairId},
     namespaces::{NamespaceId, Namespaces, ScopeId},
     nodes::Nodes,
@@ -79,7 +80,7 @@ impl Cluster {
             node,
             addresses,
             ports,
-            born: pod.born,
+            claim: pod.claim,
             host_network,
             local,
         };
@@ -126,7 +127,7 @@ impl Cluster {
         let addresses =
             if given.host_network { given.node_addresses() } else { given.own_addresses() };
         pod.host_network == given.host_network
-            && pod.born == given.born
+            && pod.claim == given.claim
             && pod.node.map(|node| self.nodes.name(node)) == given.node.as_ref()
             && pod.addresses.len() == addresses.len()
             && addresses.iter().all(|address| pod.addresses.contains(address))
@@ -143,27 +144,45 @@ impl Cluster {
                 .all(|(entry, (key, value))| self.labels.text(entry.pair) == (key, value))
     }
 
-    /// The pod that owns an address: the youngest of all that claim it.
+    /// The pod that stands for an address: its holder, or the one of several whose id sorts last.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<PodIndex> {
-        let age = |id: PodIndex| {
+        let name = |id: PodIndex| {
             let pod = self.pods.get(id);
-            (pod.born, self.namespaces.name(pod.namespace), &pod.name)
+            (self.namespaces.name(pod.namespace), &pod.name)
         };
-        match self.pods.claimants(address) {
-            [] => None,
-            [only] => Some(*only),
-            several => several.iter().copied().max_by(|a, b| age(*a).cmp(&age(*b))),
-        }
+        let mut holders = self.pods.holders(address);
+        let first = holders.next()?;
+        Some(holders.fold(first, |last, next| if name(next) > name(last) { next } else { last }))
     }
 
-    /// The addresses that a pod owns: those that no younger pod claims.
+    /// The addresses that only this pod holds.
     pub(crate) fn owned(&self, id: PodIndex) -> impl Iterator<Item = IpAddr> + '_ {
-        self.pods
-            .get(id)
-            .own_addresses()
-            .iter()
-            .copied()
-            .filter(move |address| self.owner(*address) == Some(id))
+        let is_only = move |address: &IpAddr| self.pods.holders(*address).eq([id]);
+        self.pods.get(id).own_addresses().iter().copied().filter(is_only)
+    }
+
+    /// The pods that hold an address together with this pod.
+    pub(crate) fn rivals(&self, id: PodIndex) -> impl Iterator<Item = PodIndex> + '_ {
+        let shared = move |address: &IpAddr| self.pods.holders(*address).any(|other| other == id);
+        let addresses = self.pods.get(id).own_addresses().iter().copied().filter(shared);
+        addresses.flat_map(|address| self.pods.holders(address)).filter(move |other| *other != id)
+    }
+
+    /// The addresses that a pod of a namespace holds together with another pod.
+    pub(crate) fn contested_in(&self, namespace: NamespaceId) -> Vec<IpAddr> {
+        let is_in = |id: PodIndex| self.pods.get(id).namespace == namespace;
+        self.pods.contested().filter(|address| self.pods.holders(*address).any(is_in)).collect()
+    }
+
+    /// The pods that claim an address and are not being deleted.
+    pub(crate) fn contest(&self, address: IpAddr) -> Contest {
+        let claimants = self.pods.owners.claimants(address).iter();
+        let running = claimants.filter(|id| self.pods.get(**id).claim != Claim::Terminating);
+        let (local, remote): (Vec<_>, Vec<_>) = running.partition(|id| self.pods.get(**id).local);
+        let ids = |all: Vec<&PodIndex>| -> BTreeSet<PodId> {
+            all.into_iter().map(|id| self.pod_id(*id)).collect()
+        };
+        Contest { address, local: ids(local), remote: ids(remote) }
     }
 
     pub(crate) fn matches(&self, id: PodIndex, selector: SelectorId) -> bool {

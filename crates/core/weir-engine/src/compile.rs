@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use weir_model::{
-    Block, Direction, Location, Name, NamedPort, Origin, Peer, Peers, PolicyId, PolicyRule,
-    PortMatch, PortNameList, PortOwners, PortRange, Ports, Protocol, Rule, Scope, Section, SetId,
-    SetKey, Who,
+    Action, Block, Direction, Holders, Location, Name, NamedPort, Origin, Peer, Peers, PolicyId,
+    PolicyRule, PortMatch, PortNameList, PortOwners, PortRange, Ports, Protocol, Rule, Scope,
+    Section, SetId, SetKey, Who,
 };
 
 /// Every set that the rules of a policy in this namespace can use.
@@ -20,11 +20,14 @@ pub(crate) fn set_keys(
     for (rule, names) in rules.iter().zip(names) {
         let numbers = may_have_numbers(rule, direction);
         for peer in peers(rule) {
-            if numbers && let Some(Target::Set(key)) = peer.map(|peer| target(namespace, &peer.who))
-            {
-                keys.insert(key);
+            let addresses = match peer.map(|peer| target(namespace, &peer.who)) {
+                Some(Target::Set(key)) if numbers => Some(key),
+                _ => None,
+            };
+            for key in addresses.into_iter().chain(port_key(namespace, names, peer)) {
+                let every = effects(rule.action).iter().filter_map(|(_, by)| held(&key, *by));
+                keys.extend(every);
             }
-            keys.extend(port_key(namespace, names, peer));
         }
     }
     keys
@@ -45,7 +48,10 @@ pub(crate) fn section(
     set: impl Fn(SetKey) -> SetId,
 ) -> Section {
     let (mut compiled, mut idle) = (Vec::new(), Vec::new());
-    for (rule, port_names) in rules.iter().zip(port_names) {
+    let effects = rules.iter().zip(port_names).flat_map(|(rule, port_names)| {
+        effects(rule.action).iter().map(move |effect| (rule, port_names, effect))
+    });
+    for (rule, port_names, &(action, by)) in effects {
         let numbers = numbers(rule, direction, ports);
         let nameless = direction == Direction::Ingress && names(rule).next().is_some();
         for peer in peers(rule) {
@@ -55,24 +61,56 @@ pub(crate) fn section(
                 peer: peer.map(|p| p.index),
                 line: peer.map_or(rule.line, |p| p.line),
             };
-            let made =
-                |peers, ports| Rule { peers, ports, action: rule.action, origin: origin.clone() };
+            let made = |peers, ports| Rule { peers, ports, action, origin: origin.clone() };
             let addresses = || match peer.map(|peer| target(&policy.namespace, &peer.who)) {
-                None => Peers::Any,
-                Some(Target::Set(key)) => Peers::Set(set(key)),
-                Some(Target::Block(block)) => Peers::Block(block),
+                None => matches_uncontested(by).then_some(Peers::Any),
+                Some(Target::Set(key)) => held(&key, by).map(|key| Peers::Set(set(key))),
+                Some(Target::Block(block)) => {
+                    matches_uncontested(by).then_some(Peers::Block(block))
+                }
             };
             match &numbers {
-                Some(numbers) => compiled.push(made(addresses(), numbers.clone())),
-                None if nameless => idle.push(made(addresses(), Ports::Any)),
+                Some(numbers) => {
+                    compiled.extend(addresses().map(|peers| made(peers, numbers.clone())));
+                }
+                None if nameless => {
+                    idle.extend(addresses().map(|peers| made(peers, Ports::Any)));
+                }
                 None => (),
             }
             if let Some(key) = port_key(&policy.namespace, port_names, peer) {
-                compiled.push(made(Peers::PortSet(set(key)), Ports::Any));
+                let key = held(&key, by);
+                compiled.extend(key.map(|key| made(Peers::PortSet(set(key)), Ports::Any)));
             }
         }
     }
     Section { policy: policy.clone(), location: location.clone(), rules: compiled, idle }
+}
+
+/// The effects of a rule on addresses, in order of evaluation, with the holders that it must select.
+/// A contested address is allowed only if all of its holders are, and denied if one of them is.
+fn effects(action: Action) -> &'static [(Action, Option<Holders>)] {
+    match action {
+        Action::Allow => &[(Action::Allow, None)],
+        Action::Deny => &[(Action::Deny, Some(Holders::Any))],
+        // If only some holders pass, any further rule could be wrong about one of them.
+        Action::Pass => &[(Action::Pass, None), (Action::Deny, Some(Holders::NotAll))],
+    }
+}
+
+/// The part of a set for these holders; none if it can have no members.
+fn held(key: &SetKey, by: Option<Holders>) -> Option<SetKey> {
+    match (key, by) {
+        (SetKey::PodsIn(..) | SetKey::Pods { .. } | SetKey::Ports { .. }, Some(holders)) => {
+            Some(SetKey::HeldBy(holders, Box::new(key.clone())))
+        }
+        _ => matches_uncontested(by).then(|| key.clone()),
+    }
+}
+
+/// Whether addresses that are not contested can match.
+fn matches_uncontested(by: Option<Holders>) -> bool {
+    by != Some(Holders::NotAll)
 }
 
 /// The peers of a rule; a single `None` if it matches every peer.

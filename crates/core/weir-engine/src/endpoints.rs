@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Endpoints {
     table: BTreeMap<PodId, EndpointState>,
     classes: Slab<Class>,
-    class_ids: HashMap<(Box<[GroupIndex]>, PortNames), u32>,
+    class_ids: HashMap<ClassKey, u32>,
     /// Pods to recompute.
     stale: BTreeSet<PodId>,
     /// Classes whose rules must be recompiled.
@@ -41,10 +41,28 @@ struct EndpointState {
     published: Option<Endpoint>,
 }
 
+/// The properties that the rules of an endpoint depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ClassKey {
+    /// The groups of policies that select it, and its named ports if they matter.
+    Selected(Box<[GroupIndex]>, PortNames),
+    /// Another local pod holds one of its addresses as well. Nothing is allowed, because the rules
+    /// of either pod can be looser than those of the other.
+    Contested,
+}
+
+impl ClassKey {
+    fn groups(&self) -> &[GroupIndex] {
+        match self {
+            ClassKey::Selected(groups, _) => groups,
+            ClassKey::Contested => &[],
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Class {
-    groups: Box<[GroupIndex]>,
-    ports: PortNames,
+    key: ClassKey,
     rules: Arc<RuleSet>,
     endpoints: BTreeSet<PodId>,
 }
@@ -123,15 +141,15 @@ impl Endpoints {
         let empty = |class: &u32| self.classes[*class].endpoints.is_empty();
         let gone: Vec<u32> = shrunk.into_iter().filter(empty).collect();
         for class in &gone {
-            let baseline = policies.baseline_of(&self.classes[*class].groups);
+            let baseline = policies.baseline_of(self.classes[*class].key.groups());
             let both = baseline.flat_map(|policy| Direction::BOTH.map(|way| (policy, way)));
             self.unreached.extend(both);
         }
         self.retire_unreached_baseline(policies);
         for class in gone {
             let gone = self.classes.remove(class);
-            policies.unlink(&gone.groups, class);
-            self.class_ids.remove(&(gone.groups, gone.ports));
+            policies.unlink(gone.key.groups(), class);
+            self.class_ids.remove(&gone.key);
         }
         unused.into_iter().for_each(|set| sets.release(set, cluster));
         delta
@@ -157,16 +175,26 @@ impl Endpoints {
         unused: &mut Vec<SetIndex>,
     ) -> Option<Endpoint> {
         let pod = cluster.find_pod(id).filter(|pod| cluster.pods.get(*pod).local)?;
-        let mut addresses: Vec<_> = cluster.owned(pod).collect();
+        let stands_for = |address: &&_| cluster.owner(**address) == Some(pod);
+        let entry = cluster.pods.get(pod);
+        let mut addresses: Vec<_> =
+            entry.own_addresses().iter().filter(stands_for).copied().collect();
         if addresses.is_empty() {
             return None;
         }
         addresses.sort_unstable();
-        let node = cluster.pods.get(pod).node.map(|node| cluster.nodes.name(node).clone());
-        let groups = policies.groups_of(pod, cluster);
-        let by_port_names = policies.depend_on_ports(&groups);
-        let ports = cluster.pods.get(pod).ports.clone().filter(|_| by_port_names);
-        let class = self.class(groups, ports, policies);
+        let is_contested = cluster.rivals(pod).next().is_some();
+        // Only the node of all rivals may always connect.
+        let is_alone = cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node == entry.node);
+        let node = entry.node.filter(|_| is_alone).map(|node| cluster.nodes.name(node).clone());
+        let key = if is_contested {
+            ClassKey::Contested
+        } else {
+            let groups = policies.groups_of(pod, cluster);
+            let by_port_names = policies.depend_on_ports(&groups);
+            ClassKey::Selected(groups, entry.ports.clone().filter(|_| by_port_names))
+        };
+        let class = self.class(key, policies);
         let node_set = node.clone().map(|node| sets.acquire(SetKey::Node(node), cluster));
         let rules = self.classes[class].rules.clone();
         match self.table.get_mut(id) {
@@ -195,24 +223,16 @@ impl Endpoints {
         gone.published.is_some()
     }
 
-    fn class(
-        &mut self,
-        groups: Box<[GroupIndex]>,
-        ports: PortNames,
-        policies: &mut Policies,
-    ) -> u32 {
-        let key = (groups, ports);
+    fn class(&mut self, key: ClassKey, policies: &mut Policies) -> u32 {
         if let Some(&class) = self.class_ids.get(&key) {
             return class;
         }
-        let (groups, ports) = key.clone();
         let class = self.classes.insert(Class {
-            groups,
-            ports,
+            key: key.clone(),
             rules: Arc::default(),
             endpoints: BTreeSet::new(),
         });
-        policies.link(&key.0, class);
+        policies.link(key.groups(), class);
         self.class_ids.insert(key, class);
         self.stale_classes.insert(class);
         class
@@ -225,7 +245,11 @@ impl Endpoints {
         policies: &mut Policies,
         sets: &mut Sets,
     ) {
-        let Class { groups, ports, rules, .. } = &mut self.classes[class];
+        let Class { key, rules, .. } = &mut self.classes[class];
+        let ClassKey::Selected(groups, ports) = key else {
+            *rules = Arc::new(RuleSet { ingress: closed(), egress: closed() });
+            return;
+        };
         let ports = ports.as_deref().unwrap_or_default();
         let order = policies.in_order(groups);
         let mut chain = |direction| {
@@ -259,4 +283,9 @@ impl Endpoints {
             *rules = Arc::new(compiled);
         }
     }
+}
+
+/// A chain that allows nothing.
+fn closed() -> Chain {
+    Chain { isolation: Some(Vec::new()), ..Chain::default() }
 }

@@ -1,4 +1,4 @@
-use std::{borrow::Borrow, net::IpAddr};
+use std::{borrow::Borrow, collections::BTreeSet, net::IpAddr};
 
 use smallvec::SmallVec;
 use weir_model::{Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy};
@@ -12,6 +12,17 @@ use crate::{
     policies::{Policies, Touched},
     sets::Sets,
 };
+
+/// The pods that claim one address and are not being deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contest {
+    /// The address.
+    pub address: IpAddr,
+    /// The pods that this node enforces rules for.
+    pub local: BTreeSet<PodId>,
+    /// The pods of other nodes.
+    pub remote: BTreeSet<PodId>,
+}
 
 /// Turns changes of the world into changes of the rules that one node must enforce.
 #[derive(Debug)]
@@ -59,7 +70,7 @@ impl Engine {
         self.compute_delta()
     }
 
-    /// The pod that owns an address, on any node.
+    /// The pod that owns an address, on any node. If several hold it, the one whose id sorts last.
     pub fn owner(&self, address: IpAddr) -> Option<PodId> {
         self.cluster.owner(address).map(|pod| self.cluster.pod_id(pod))
     }
@@ -67,6 +78,12 @@ impl Engine {
     /// How many policies there are.
     pub fn policies(&self) -> usize {
         self.policies.len()
+    }
+
+    /// Drains the contests that changed. A contest with fewer than two pods has ended.
+    pub fn take_contests(&mut self) -> Vec<Contest> {
+        let changed = self.cluster.pods.owners.take_changed();
+        changed.into_iter().map(|address| self.cluster.contest(address)).collect()
     }
 
     fn compute_delta(&mut self) -> Delta {
@@ -110,14 +127,14 @@ impl Engine {
             sets.memberships_of_pods(&own, cluster),
             sets.memberships_of_nodes(&nodes, &shared, cluster),
         );
-        mark_owners(&own, cluster, endpoints);
+        mark_claimants(&own, cluster, endpoints);
         if let Some(known) = known {
             cluster.remove_pod(known);
         }
         if let Some(pod) = given {
             cluster.insert_pod(pod);
         }
-        mark_owners(&own, cluster, endpoints);
+        mark_claimants(&own, cluster, endpoints);
         let now = (
             sets.memberships_of_pods(&own, cluster),
             sets.memberships_of_nodes(&nodes, &shared, cluster),
@@ -129,11 +146,16 @@ impl Engine {
 
     fn declare(&mut self, name: &Name, labels: Option<&Labels>) {
         let Engine { cluster, sets, endpoints, .. } = self;
-        let Cluster { namespaces, labels: table, selectors, .. } = &mut *cluster;
+        let Cluster { namespaces, labels: table, .. } = &mut *cluster;
         // Keep the namespace alive until the change is complete.
         let namespace = namespaces.acquire(name, table);
+        // A contested address depends on all its holders, so it is compared before and after.
+        let contested = cluster.contested_in(namespace);
+        let before = sets.memberships_of_pods(&contested, cluster);
+        let Cluster { namespaces, labels: table, selectors, .. } = &mut *cluster;
         let moved = namespaces.declare(namespace, labels, table, selectors);
         if !moved.is_nothing() {
+            sets.record_difference(before, sets.memberships_of_pods(&contested, cluster));
             sets.record_move(namespace, &moved, cluster);
             cluster.local_in(namespace).for_each(|pod| endpoints.mark(cluster.pod_id(pod)));
         }
@@ -198,11 +220,11 @@ impl Engine {
     }
 }
 
-/// Marks the endpoints that own these addresses as stale.
-fn mark_owners(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
-    for pod in addresses.iter().filter_map(|address| cluster.owner(*address)) {
-        if cluster.pods.get(pod).local {
-            endpoints.mark(cluster.pod_id(pod));
+/// Marks the endpoints that claim these addresses as stale.
+fn mark_claimants(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
+    for pod in addresses.iter().flat_map(|address| cluster.pods.owners.claimants(*address)) {
+        if cluster.pods.get(*pod).local {
+            endpoints.mark(cluster.pod_id(*pod));
         }
     }
 }
@@ -222,7 +244,7 @@ mod tests {
     use std::sync::Arc;
 
     use weir_model::{
-        Action, Endpoint, NamedPort, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange,
+        Action, Claim, Endpoint, NamedPort, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange,
         PortSpec, Protocol, Scope, Selector, Spec, Subject, Tier,
     };
 
@@ -237,7 +259,7 @@ mod tests {
             ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port }],
             host_network: false,
             finished: false,
-            born: 0,
+            claim: Claim::Running,
             uid: None,
             location: None,
         }))

@@ -71,6 +71,8 @@ pub enum Reason {
     Allowed(Cited),
     /// NetworkPolicies isolate the pod and none of their rules matches.
     Isolated,
+    /// Another pod holds an address of the pod as well, so nothing is allowed.
+    Contested,
     /// A rule of the baseline tier.
     Baseline(Cited),
     /// No rule matches, so the flow is allowed.
@@ -162,6 +164,7 @@ fn judge(
         Some(cited) if cited.rule().action != Action::Pass => (Reason::Admin(cited), None),
         passed => {
             let reason = match &chain.isolation {
+                Some(sections) if sections.is_empty() => Reason::Contested,
                 Some(sections) => first(sections).map_or(Reason::Isolated, Reason::Allowed),
                 None => first(&chain.baseline).map_or(Reason::Default, Reason::Baseline),
             };
@@ -172,7 +175,7 @@ fn judge(
         Reason::Admin(cited) | Reason::Baseline(cited) if cited.rule().action == Action::Deny => {
             Verdict::Deny
         }
-        Reason::Isolated => Verdict::Deny,
+        Reason::Isolated | Reason::Contested => Verdict::Deny,
         Reason::Admin(_) | Reason::Baseline(_) | Reason::Allowed(_) | Reason::Default => {
             Verdict::Allow
         }

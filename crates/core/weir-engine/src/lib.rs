@@ -37,7 +37,7 @@ mod selectors;
 mod sets;
 mod slab;
 
-pub use engine::Engine;
+pub use engine::{Contest, Engine};
 pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, explain};
 pub use remedy::{Remedy, remedy};
 use weir_model::{Name, Program, World};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Member, PortOwners, SetDelta, SetId, SetKey};
+use weir_model::{Holders, Member, PortOwners, SetDelta, SetId, SetKey};
 
 use crate::{
     cluster::Cluster,
@@ -24,25 +24,73 @@ impl Sets {
             return found;
         }
         for &address in addresses {
-            let Some(pod) = cluster.owner(address) else { continue };
-            let row = cluster.pods.postings.row(pod);
-            for scope in cluster.namespaces.scopes(cluster.pods.get(pod).namespace) {
-                self.by_anchor.candidates(scope, row, &cluster.labels, |selection| {
-                    let selection = &self.selections[selection];
-                    if cluster.selectors.matches(selection.selector, row, &cluster.labels) {
-                        selection.sets.iter().for_each(|set| {
-                            self.push_members(*set, pod, address, cluster, &mut found)
-                        });
-                    }
-                });
+            let start = found.len();
+            let mut holders = 0;
+            for pod in cluster.pods.holders(address) {
+                let mut own = Memberships::new();
+                self.push_memberships(pod, address, cluster, &mut own);
+                // Two names of a pod can stand for one port.
+                own.sort_unstable();
+                own.dedup();
+                found.append(&mut own);
+                holders += 1;
             }
-            self.port_sets
-                .iter()
-                .for_each(|set| self.push_members(*set, pod, address, cluster, &mut found));
+            self.retain_held(&mut found, start, holders);
         }
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    /// Adds the memberships of an address as an address of this pod.
+    fn push_memberships(
+        &self,
+        pod: PodIndex,
+        address: IpAddr,
+        cluster: &Cluster,
+        found: &mut Memberships,
+    ) {
+        let row = cluster.pods.postings.row(pod);
+        for scope in cluster.namespaces.scopes(cluster.pods.get(pod).namespace) {
+            self.by_anchor.candidates(scope, row, &cluster.labels, |selection| {
+                let selection = &self.selections[selection];
+                if cluster.selectors.matches(selection.selector, row, &cluster.labels) {
+                    selection
+                        .sets
+                        .iter()
+                        .for_each(|set| self.push_members(*set, pod, address, cluster, found));
+                }
+            });
+        }
+        self.port_sets.iter().for_each(|set| self.push_members(*set, pod, address, cluster, found));
+    }
+
+    /// Of the memberships from `start` on, those of each holder of an address, keeps those that the
+    /// address has.
+    fn retain_held(&self, found: &mut Memberships, start: usize, holders: usize) {
+        let mut all = found.split_off(start);
+        all.sort_unstable();
+        let held = all.chunk_by(|one, two| one == two).filter(|same| {
+            match self.rule_for_holders(same[0].0) {
+                None => same.len() == holders,
+                Some(Holders::Any) => true,
+                Some(Holders::NotAll) => same.len() < holders,
+            }
+        });
+        found.extend(held.map(|same| same[0]));
+    }
+
+    /// Whether a set contains addresses that only one pod holds.
+    fn has_owned(&self, set: SetIndex) -> bool {
+        self.rule_for_holders(set) != Some(Holders::NotAll)
+    }
+
+    /// How a set treats contested addresses, if not as an intersection.
+    fn rule_for_holders(&self, set: SetIndex) -> Option<Holders> {
+        match **self.id(set) {
+            SetKey::HeldBy(holders, _) => Some(holders),
+            _ => None,
+        }
     }
 
     /// Adds the members that an address of a pod contributes to a set of pods or of their ports.
@@ -54,7 +102,11 @@ impl Sets {
         cluster: &Cluster,
         found: &mut Memberships,
     ) {
-        let SetKey::Ports { owners, names } = &**self.id(set) else {
+        let mut key = &**self.id(set);
+        if let SetKey::HeldBy(_, inner) = key {
+            key = inner;
+        }
+        let SetKey::Ports { owners, names } = key else {
             return found.push((set, address.into()));
         };
         if matches!(owners, PortOwners::Block(block) if !block.contains(address)) {
@@ -149,10 +201,10 @@ impl Sets {
             let selection = &self.selections[*selection];
             for &pod in pods.iter().filter(|pod| cluster.matches(**pod, selection.selector)) {
                 for address in cluster.owned(pod) {
-                    selection
-                        .sets
-                        .iter()
-                        .for_each(|set| self.push_members(*set, pod, address, cluster, &mut found));
+                    let of_owned = selection.sets.iter().filter(|set| self.has_owned(**set));
+                    of_owned.for_each(|set| {
+                        self.push_members(*set, pod, address, cluster, &mut found);
+                    });
                 }
             }
         }
@@ -210,6 +262,7 @@ impl Sets {
     pub(crate) fn contents(&self, set: SetIndex, cluster: &Cluster) -> BTreeSet<Member> {
         let mut found = Memberships::new();
         match self.source(set) {
+            _ if !self.has_owned(set) => (),
             MemberSource::Selection(selection) => {
                 let selection = &self.selections[selection];
                 for pod in cluster.select(selection.scope, selection.selector) {
@@ -240,6 +293,9 @@ impl Sets {
                 return cluster.domains.matching(pattern).map(Member::from).collect();
             }
         }
+        let contested: Vec<IpAddr> = cluster.pods.contested().collect();
+        let of_set = self.memberships_of_pods(&contested, cluster).into_iter();
+        found.extend(of_set.filter(|(other, _)| *other == set));
         found.into_iter().map(|(_, member)| member).collect()
     }
 }

@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -6,22 +6,46 @@ use smallvec::SmallVec;
 /// The claimants of each address. Usually there is one, and briefly several when an address is
 /// reused.
 #[derive(Debug, Default)]
-pub(crate) struct Owners(HashMap<IpAddr, SmallVec<[u32; 2]>>);
+pub(crate) struct Owners {
+    claimants: HashMap<IpAddr, SmallVec<[u32; 2]>>,
+    /// The addresses with several claimants.
+    shared: BTreeSet<IpAddr>,
+    /// The addresses whose claimants changed while there were several of them.
+    changed: BTreeSet<IpAddr>,
+}
 
 impl Owners {
     pub(crate) fn insert(&mut self, address: IpAddr, owner: u32) {
-        self.0.entry(address).or_default().push(owner);
+        let claimants = self.claimants.entry(address).or_default();
+        claimants.push(owner);
+        if claimants.len() > 1 {
+            self.shared.insert(address);
+            self.changed.insert(address);
+        }
     }
 
     pub(crate) fn remove(&mut self, address: IpAddr, owner: u32) {
-        let Some(owners) = self.0.get_mut(&address) else { return };
-        owners.retain(|other| *other != owner);
-        if owners.is_empty() {
-            self.0.remove(&address);
+        let Some(claimants) = self.claimants.get_mut(&address) else { return };
+        claimants.retain(|other| *other != owner);
+        if claimants.len() < 2 && self.shared.remove(&address) || claimants.len() > 1 {
+            self.changed.insert(address);
+        }
+        if claimants.is_empty() {
+            self.claimants.remove(&address);
         }
     }
 
     pub(crate) fn claimants(&self, address: IpAddr) -> &[u32] {
-        self.0.get(&address).map(|owners| &owners[..]).unwrap_or_default()
+        self.claimants.get(&address).map(|all| &all[..]).unwrap_or_default()
+    }
+
+    /// The addresses with several claimants.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = IpAddr> {
+        self.shared.iter().copied()
+    }
+
+    /// Drains the addresses whose claimants changed while there were several of them.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.changed)
     }
 }

@@ -2,7 +2,7 @@ use std::{hash::BuildHasher, net::IpAddr, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
-use weir_model::{Name, NamedPort};
+use weir_model::{Claim, Name, NamedPort};
 
 use crate::{
     namespaces::NamespaceId, nodes::NodeId, owners::Owners, postings::Postings, slab::Slab,
@@ -23,7 +23,7 @@ pub(crate) struct Pods {
     /// Rows exist only for pods that own addresses: their labels and the pseudo label of their
     /// namespace.
     pub(crate) postings: Postings,
-    owners: Owners,
+    pub(crate) owners: Owners,
     port_lists: HashMap<Arc<[NamedPort]>, u32>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct PodEntry {
     /// The addresses it owns, or shares with its node.
     pub(crate) addresses: SmallVec<[IpAddr; 2]>,
     pub(crate) ports: PortNames,
-    pub(crate) born: u64,
+    pub(crate) claim: Claim,
     pub(crate) host_network: bool,
     /// It runs on this node, so it is an endpoint if it has addresses.
     pub(crate) local: bool,
@@ -94,9 +94,18 @@ impl Pods {
         self.table.iter()
     }
 
-    /// All pods that claim an address.
-    pub(crate) fn claimants(&self, address: IpAddr) -> &[PodIndex] {
-        self.owners.claimants(address)
+    /// The pods that hold an address: those with the strongest claim to it. A claim of a local pod
+    /// is stronger than any other.
+    pub(crate) fn holders(&self, address: IpAddr) -> impl Iterator<Item = PodIndex> + Clone {
+        let strength = |id: &PodIndex| (self.table[*id].local, self.table[*id].claim);
+        let claimants = self.owners.claimants(address);
+        let strongest = claimants.iter().map(strength).max();
+        claimants.iter().copied().filter(move |id| Some(strength(id)) == strongest)
+    }
+
+    /// The addresses that several pods hold.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = IpAddr> {
+        self.owners.shared().filter(|address| self.holders(*address).nth(1).is_some())
     }
 
     /// Interns a list of named ports and adds a reference to it.

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use weir_model::{
-    Action, Block, CLUSTER_LABEL, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, Policy,
-    PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, QualifiedName, Requirement,
-    Scope, Selector, Spec, Subject, Tier, Verdict, Who, World,
+    Action, Block, CLUSTER_LABEL, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, PodId,
+    Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, QualifiedName,
+    Requirement, Scope, Selector, Spec, Subject, Tier, Verdict, Who, World,
 };
 
 use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
@@ -31,6 +31,8 @@ pub enum Remedy {
     Add(Vec<Policy>),
     /// Change this rule: no added policy can precede it.
     Change(Cited),
+    /// Give this pod an address of its own: no policy allows connections of a contested one.
+    NewAddress(PodId),
 }
 
 /// The smallest addition to a world that would allow the flow.
@@ -40,6 +42,9 @@ pub fn remedy(world: &World, explanation: &Explanation) -> Remedy {
         let Side::Judged(judgement) = explanation.side(direction) else { continue };
         if judgement.verdict == Verdict::Allow {
             continue;
+        }
+        if judgement.reason == Reason::Contested {
+            return Remedy::NewAddress(judgement.pod.clone());
         }
         match allow(world, &explanation.flow, direction, judgement) {
             Ok(policy) => policies.push(policy),
@@ -60,7 +65,7 @@ fn allow(
         Reason::Admin(cited) | Reason::Baseline(cited) => {
             before(world, judgement, cited).ok_or_else(|| cited.clone())?
         }
-        Reason::Isolated | Reason::Allowed(_) | Reason::Default => {
+        Reason::Isolated | Reason::Contested | Reason::Allowed(_) | Reason::Default => {
             (PolicyKind::NetworkPolicy, Tier::Namespace)
         }
     };
@@ -139,8 +144,10 @@ fn isolating_selector<'a>(world: &'a World, judgement: &Judgement) -> &'a [Requi
 
 /// The other end: a pod by its labels and namespace, or else the address.
 fn peer(world: &World, address: IpAddr, own: &Name, tier: Tier) -> Who {
-    let claimants = world.pods.values().filter(|pod| pod.own_addresses().contains(&address));
-    let owner = claimants.max_by_key(|pod| (pod.born, &pod.id));
+    let owner = match world.holders(address)[..] {
+        [only] => Some(only),
+        _ => None,
+    };
     match owner {
         Some(pod) if pod.id.namespace == *own && tier == Tier::Namespace => {
             Who::Pods { scope: Scope::Own, pods: selector_of(world, pod) }

@@ -114,6 +114,7 @@ impl Sets {
                 self.domain_sets.insert(index);
                 MemberSource::Domain
             }
+            SetKey::HeldBy(_, key) => self.attach(index, key, cluster),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Laws of the engine, for any world and any history of changes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use proptest::{collection::vec, prelude::*};
 use weir_engine::{Engine, Locality, Remedy, compile, explain, remedy};
 use weir_model::{
-    Change, Delta, Direction, Flow, Object, Peers, Policy, PortMatch, Program, SetId, SetKey,
-    Verdict, World,
+    Change, Delta, Direction, Flow, Object, Peers, Pod, PodId, Policy, PortMatch, Program, SetId,
+    SetKey, Verdict, World,
 };
 use weir_testkit::{changes, flow};
 
@@ -23,6 +23,29 @@ fn replay(batches: &[Vec<Change>], locality: Locality) -> Program {
 fn world(changes: &[Change]) -> World {
     let mut world = World::default();
     changes.iter().cloned().for_each(|change| world.apply(change));
+    world
+}
+
+/// The pods that can be at an address: one of its holders, or none if it has none.
+fn options<'a>(holders: &[&'a Pod]) -> Vec<Option<&'a PodId>> {
+    if holders.is_empty() { vec![None] } else { holders.iter().map(|pod| Some(&pod.id)).collect() }
+}
+
+/// Takes an address from all pods but this one.
+fn give(world: &mut World, address: IpAddr, owner: Option<&PodId>) {
+    for pod in world.pods.values_mut().filter(|pod| Some(&pod.id) != owner && !pod.host_network) {
+        pod.addresses.retain(|other| *other != address);
+    }
+}
+
+/// The world as a node sees it: claims of its own pods are stronger than those of other nodes.
+fn without_foreign_claims(mut world: World, node: &str) -> World {
+    let is_local = |pod: &Pod| pod.node.as_deref() == Some(node);
+    let own = world.pods.values().filter(|pod| is_local(pod)).flat_map(|pod| pod.own_addresses());
+    let own: BTreeSet<IpAddr> = own.copied().collect();
+    for pod in world.pods.values_mut().filter(|pod| !is_local(pod) && !pod.host_network) {
+        pod.addresses.retain(|address| !own.contains(address));
+    }
     world
 }
 
@@ -52,6 +75,11 @@ proptest! {
         let program = compile(&world, Locality::Everywhere);
         for flow in &flows {
             prop_assert_eq!(program.verdict(flow), weir_oracle::verdict(&world, flow), "{}", flow);
+            // A contested address is closed, which hides the effect of the rules at the other end.
+            for direction in Direction::BOTH {
+                let oracle = weir_oracle::side(&world, flow, direction);
+                prop_assert_eq!(program.side(flow, direction), oracle, "{} of {}", direction, flow);
+            }
         }
     }
 
@@ -109,8 +137,43 @@ proptest! {
     }
 
     #[test]
-    fn a_node_and_the_whole_cluster_agree_on_its_pods(history in changes(40), flows in vec(flow(), 1..30)) {
+    fn a_contested_address_opens_nothing_that_one_of_its_pods_may_not(
+        history in changes(40),
+        flows in vec(flow(), 1..30),
+    ) {
         let world = world(&history);
+        for flow in &flows {
+            let (from, to) = (world.holders(flow.from), world.holders(flow.to));
+            let is_one_pod = from.iter().any(|one| to.iter().any(|other| one.id == other.id));
+            if is_one_pod || from.len().max(to.len()) < 2 {
+                continue;
+            }
+            let pairs = options(&from).into_iter().flat_map(|one| options(&to).into_iter().map(move |other| (one, other)));
+            for (one, other) in pairs {
+                let mut settled = world.clone();
+                give(&mut settled, flow.from, one);
+                give(&mut settled, flow.to, other);
+                let alone = weir_oracle::verdict(&settled, flow);
+                let contested = weir_oracle::verdict(&world, flow);
+                prop_assert!(contested >= alone, "{flow}: {contested:?}, but {alone:?} for {one:?} and {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_claim_of_another_node_changes_the_rules_of_a_local_pod(history in changes(60)) {
+        let world = world(&history);
+        let node = weir_testkit::pool::NODES[0];
+        let mut alone = world.clone();
+        alone.pods.retain(|_, pod| pod.node.as_deref() == Some(node));
+        let here = || Locality::Node(node.into());
+        let (part, alone) = (compile(&world, here()), compile(&alone, here()));
+        prop_assert_eq!(part.endpoints, alone.endpoints);
+    }
+
+    #[test]
+    fn a_node_and_the_whole_cluster_agree_on_its_pods(history in changes(40), flows in vec(flow(), 1..30)) {
+        let world = without_foreign_claims(world(&history), weir_testkit::pool::NODES[0]);
         let here = Locality::Node(weir_testkit::pool::NODES[0].into());
         let (whole, part) = (compile(&world, Locality::Everywhere), compile(&world, here));
         for (id, endpoint) in &part.endpoints {

@@ -6,15 +6,15 @@ use crate::{code::DUPLICATE_ADDRESS, index::Index, site::Site};
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     for group in index.addresses().chunk_by(|one, two| one.0 == two.0) {
-        let Some((address, owner)) = group.iter().max_by_key(|(_, pod)| (pod.born, &pod.id)) else {
-            continue;
-        };
-        let others = group.iter().map(|(_, pod)| *pod).filter(|pod| pod.id != owner.id);
-        findings.extend(others.map(|pod: &Pod| {
+        // A pod that is being deleted gives way to another pod with its address.
+        let strongest = group.iter().map(|(_, pod)| pod.claim).max();
+        let mut holders = group.iter().filter(|(_, pod)| Some(pod.claim) == strongest);
+        let Some((address, last)) = holders.next_back() else { continue };
+        findings.extend(holders.map(|(_, pod): &(_, &Pod)| {
             Site::pod(pod).warning(
                 DUPLICATE_ADDRESS,
-                format!("{address} is also the address of {}", owner.id),
-                format!("give one of them another address; policies apply only to {}", owner.id),
+                format!("{address} is also the address of {}", last.id),
+                "give one of them another address; until then weir allows nothing at both",
             )
         }));
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_model::{
-    Action, Block, Labels, Location, NamedPort, Namespace, Object, Peer, Pod, PodId, Policy,
+    Action, Block, Claim, Labels, Location, NamedPort, Namespace, Object, Peer, Pod, PodId, Policy,
     PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope,
     Selector, Severity, Spec, Subject, Tier, Who, World,
 };
@@ -33,7 +33,7 @@ fn pod(id: &str, address: &str, text: &str) -> Object {
         ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         host_network: false,
         finished: false,
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     })

@@ -41,7 +41,7 @@ pub use interval::{Interval, address_number, covering_nets, numbered_address};
 pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
 pub use name_table::NameTable;
 pub use net::{Block, DomainPattern, PortRange, Protocol};
-pub use object::{Name, NamedPort, Namespace, Node, Pod, PodId};
+pub use object::{Claim, Name, NamedPort, Namespace, Node, Pod, PodId};
 pub use policy::{
     Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
     Subject, Tier, Who,
@@ -49,7 +49,7 @@ pub use policy::{
 pub use ports::{PortList, PortNameList, Ports};
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
-pub use set::{Member, PortOwners, SetId, SetKey};
+pub use set::{Holders, Member, PortOwners, SetId, SetKey};
 pub use shared_list::SharedList;
 pub use spelling::{closest, edit_distance};
 pub use world::World;

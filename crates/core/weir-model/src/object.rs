@@ -58,9 +58,8 @@ pub struct Pod {
     pub host_network: bool,
     /// The pod has ended (`Succeeded` or `Failed`) and no longer owns its addresses.
     pub finished: bool,
-    /// The creation time in seconds since 1970, or 0 if unknown. If two pods claim an address, the
-    /// younger one owns it; at the same age, the one whose id sorts last.
-    pub born: u64,
+    /// The strength of its claim to its addresses.
+    pub claim: Claim,
     /// Distinguishes the pod from earlier pods of the same name, if the source provides it. No
     /// policy can match on it.
     pub uid: Option<Name>,
@@ -78,6 +77,22 @@ impl Pod {
     pub fn node_addresses(&self) -> &[IpAddr] {
         if self.host_network && !self.finished { &self.addresses } else { &[] }
     }
+}
+
+/// The strength of a pod's claim to its addresses. If several pods claim an address, those with the
+/// strongest claim hold it; on a node, a claim of a local pod is stronger than any other.
+///
+/// The creation time plays no part: the kubelet of another node could report any address for a new
+/// pod, and so take it from the pod that has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Claim {
+    /// The pod is being deleted. Its address may already belong to another pod.
+    Terminating,
+    /// The pod is not being deleted.
+    #[default]
+    Running,
+    /// The CNI plugin of this node attached the pod. A later attachment has a larger number.
+    Attached(u64),
 }
 
 /// A container port with a name.

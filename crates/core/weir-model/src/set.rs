@@ -78,6 +78,30 @@ pub enum SetKey {
     Node(Name),
     /// The addresses of the domain names that match.
     Domain(DomainPattern),
+    /// A set of pods or of their ports that treats contested addresses differently. In the set
+    /// itself, each pod that holds the address must be selected.
+    HeldBy(Holders, Box<SetKey>),
+}
+
+/// Which of the pods that hold an address must be selected for it to be a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holders {
+    /// At least one: for rules that deny.
+    Any,
+    /// At least one, but not each of them: such an address can neither pass nor continue. Only
+    /// contested addresses can be members.
+    NotAll,
+}
+
+impl SetKey {
+    /// Whether each member has a port.
+    pub fn has_ports(&self) -> bool {
+        match self {
+            SetKey::Ports { .. } => true,
+            SetKey::HeldBy(_, key) => key.has_ports(),
+            _ => false,
+        }
+    }
 }
 
 /// The pods whose named ports are in a set.
@@ -130,6 +154,8 @@ impl fmt::Display for SetKey {
             SetKey::Nodes(selector) => write!(f, "nodes {selector}"),
             SetKey::Node(name) => write!(f, "node {name}"),
             SetKey::Domain(pattern) => write!(f, "domain {pattern}"),
+            SetKey::HeldBy(Holders::Any, key) => key.fmt(f),
+            SetKey::HeldBy(Holders::NotAll, key) => write!(f, "{key}, only if contested"),
         }
     }
 }

@@ -54,6 +54,15 @@ impl World {
         }
     }
 
+    /// The pods that hold an address: those with the strongest claim to it. Visits every pod.
+    pub fn holders(&self, address: IpAddr) -> Vec<&Pod> {
+        let claims = |pod: &&Pod| pod.own_addresses().contains(&address);
+        let mut claimants: Vec<&Pod> = self.pods.values().filter(claims).collect();
+        let strongest = claimants.iter().map(|pod| pod.claim).max();
+        claimants.retain(|pod| Some(pod.claim) == strongest);
+        claimants
+    }
+
     /// The changes that build this world from an empty one.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
         let namespaces = self.namespaces.values().cloned().map(Object::Namespace);

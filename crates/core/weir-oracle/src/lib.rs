@@ -27,7 +27,10 @@ use weir_model::{Direction, Flow, Verdict, World};
 /// Whether a connection is allowed. Replies to an allowed connection are allowed as well (I7).
 pub fn verdict(world: &World, flow: &Flow) -> Verdict {
     // I3, I4: both ends must allow it. C9: an Accept at one end does not affect the other end.
-    let sides = [Direction::Egress, Direction::Ingress];
-    let allowed = sides.into_iter().all(|direction| side::allows(world, flow, direction));
-    if allowed { Verdict::Allow } else { Verdict::Deny }
+    side(world, flow, Direction::Egress).and(side(world, flow, Direction::Ingress))
+}
+
+/// The verdict of the rules for one direction: those of the source or of the destination.
+pub fn side(world: &World, flow: &Flow, direction: Direction) -> Verdict {
+    if side::allows(world, flow, direction) { Verdict::Allow } else { Verdict::Deny }
 }

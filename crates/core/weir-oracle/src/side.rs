@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use weir_model::{Action, Direction, Flow, Pod, Policy, PolicyRule, Tier, World};
 
 use crate::{
-    peer::{self, owner},
+    peer::{self, holders},
     select::in_scope,
 };
 
@@ -16,18 +16,27 @@ pub(crate) fn allows(world: &World, flow: &Flow, direction: Direction) -> bool {
     };
     // Rules apply only to pods. H1, C21: a host network pod owns no address, so no policy selects
     // it.
-    let Some(pod) = owner(world, here) else { return true };
+    let own = holders(world, here);
+    let Some(pod) = own.iter().copied().max_by_key(|pod| &pod.id) else { return true };
     // H6, C23: a pod always reaches its own addresses. H5, H7: a node always reaches its pods. H8:
     // policies apply to the egress of a pod to its node.
-    let itself = owner(world, there).is_some_and(|other| other.id == pod.id);
-    let is_from_node = direction == Direction::Ingress && is_own_node(world, pod, there);
+    let other = holders(world, there).into_iter().max_by_key(|pod| &pod.id);
+    let itself = other.is_some_and(|other| other.id == pod.id);
+    let rivals = rivals(world, pod);
+    let is_on_one_node = rivals.iter().all(|rival| rival.node == pod.node);
+    let is_from_node =
+        direction == Direction::Ingress && is_on_one_node && is_own_node(world, pod, there);
     if itself || is_from_node {
         return true;
     }
+    // Y10: if another pod holds one of its addresses too, nothing else is allowed.
+    if !rivals.is_empty() {
+        return false;
+    }
     let selecting: Vec<&Policy> =
         world.policies.values().filter(|policy| selects(world, policy, pod)).collect();
-    let matching = |policy: &Policy, rule: &&PolicyRule| {
-        peer::matches(world, &policy.id.namespace, rule, flow, direction)
+    let action = |policy: &Policy, rule: &PolicyRule| {
+        peer::action(world, &policy.id.namespace, rule, flow, direction)
     };
 
     // C2, C3: policies of a tier are evaluated by priority and their rules in order; the first
@@ -42,8 +51,7 @@ pub(crate) fn allows(world: &World, flow: &Flow, direction: Direction) -> bool {
             .flat_map(|(_, policy)| {
                 rules(policy, direction).into_iter().flatten().map(move |rule| (policy, rule))
             })
-            .find(|(policy, rule)| matching(policy, rule))
-            .map(|(_, rule)| rule.action)
+            .find_map(|(policy, rule)| action(policy, rule))
     };
 
     // C4: Pass skips the rest of the tier. C5: Allow and Deny are final.
@@ -64,11 +72,18 @@ pub(crate) fn allows(world: &World, flow: &Flow, direction: Direction) -> bool {
         // I5: NetworkPolicies add up. C6: their verdict is final, also if it is Deny.
         return isolating
             .iter()
-            .any(|(policy, rules)| rules.iter().any(|rule| matching(policy, &rule)));
+            .any(|(policy, rules)| rules.iter().any(|rule| action(policy, rule).is_some()));
     }
 
     // C1: a connection that no rule matches is allowed. C12: so is one that Baseline passes.
     first_match(baseline) != Some(Action::Deny)
+}
+
+/// The pods that hold an address together with this pod.
+fn rivals<'a>(world: &'a World, pod: &Pod) -> Vec<&'a Pod> {
+    let groups = pod.addresses.iter().map(|address| holders(world, *address));
+    let shared = groups.filter(|group| group.iter().any(|holder| holder.id == pod.id));
+    shared.flatten().filter(|rival| rival.id != pod.id).collect()
 }
 
 fn admin(tier: Tier) -> Option<u32> {

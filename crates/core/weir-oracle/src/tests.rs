@@ -30,13 +30,29 @@ fn a_node_reaches_its_pods_and_policies_apply_to_the_other_direction() {
 }
 
 #[test]
-fn the_youngest_pod_owns_an_address() {
+fn a_pod_that_is_being_deleted_gives_its_address_to_another() {
     let mut world = world([policy("lock", Tier::Namespace, Some(vec![]), None)]);
-    let young = Pod { born: 9, ..pod("other", "young", "10.0.0.2") };
-    world.pods.insert(young.id.clone(), young.clone());
+    let old = PodId::new("shop", "db");
+    world.pods.get_mut(&old).unwrap().claim = Claim::Terminating;
+    check(world.clone(), "10.0.0.1 -> 10.0.0.2", Verdict::Deny);
+    let new = pod("other", "new", "10.0.0.2");
+    world.pods.insert(new.id.clone(), new.clone());
     check(world.clone(), "10.0.0.1 -> 10.0.0.2", Verdict::Allow);
-    world.pods.insert(young.id.clone(), Pod { finished: true, ..young });
+    world.pods.insert(new.id.clone(), Pod { finished: true, ..new });
     check(world, "10.0.0.1 -> 10.0.0.2", Verdict::Deny);
+}
+
+#[test]
+fn an_address_that_two_pods_hold_is_closed() {
+    let mut world = world([]);
+    let rival = pod("other", "rival", "10.0.0.2");
+    world.pods.insert(rival.id.clone(), rival.clone());
+    check(world.clone(), "10.0.0.1 -> 10.0.0.2", Verdict::Deny);
+    check(world.clone(), "10.0.0.2 -> 10.0.0.1", Verdict::Deny);
+    check(world.clone(), "192.168.0.1 -> 10.0.0.2", Verdict::Allow);
+    // Two nodes cannot both have it.
+    world.pods.insert(rival.id.clone(), Pod { node: Some("n2".into()), ..rival });
+    check(world, "192.168.0.1 -> 10.0.0.2", Verdict::Deny);
 }
 
 #[test]
@@ -189,7 +205,7 @@ fn pod(namespace: &str, name: &str, address: &str) -> Pod {
         ports: Vec::new(),
         host_network: false,
         finished: false,
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     }

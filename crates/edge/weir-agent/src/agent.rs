@@ -268,6 +268,7 @@ impl<D: Datapath> Agent<D> {
         span.record("endpoints", delta.endpoints.len()).record("sets", delta.sets.len());
         self.reporter.compiled(start.elapsed());
         self.due.needs_count = true;
+        self.reporter.update_contests(self.engine.take_contests());
         if !delta.is_empty() {
             self.ledger.add_delta(delta);
         } else if self.ledger.is_up_to_date() {

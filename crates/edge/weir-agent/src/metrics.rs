@@ -26,6 +26,7 @@ pub(crate) struct AgentMetrics {
     pub(crate) sets: Gauge,
     pub(crate) members: Gauge,
     pub(crate) held: Gauge,
+    pub(crate) contested: Gauge,
     pub(crate) in_sync: Gauge,
     pub(crate) unread: Gauge,
     pub(crate) warnings: Gauge,
@@ -62,6 +63,7 @@ impl AgentMetrics {
             sets: Gauge::default(),
             members: Gauge::default(),
             held: Gauge::default(),
+            contested: Gauge::default(),
             in_sync: Gauge::default(),
             unread: Gauge::default(),
             warnings: Gauge::default(),
@@ -100,6 +102,7 @@ impl AgentMetrics {
         gauge("weir_sets", "Sets of addresses that rules name", &self.sets);
         gauge("weir_set_members", "Members of these sets", &self.members);
         gauge("weir_held_endpoints", "Pods whose new rules the datapath rejects", &self.held);
+        gauge("weir_contested_addresses", "Addresses that several pods claim", &self.contested);
         gauge("weir_source_in_sync", "Whether the source has been read completely", &self.in_sync);
         gauge("weir_source_unread", "Findings that keep input out of effect", &self.unread);
         gauge("weir_warnings", "Warnings about the node", &self.warnings);

@@ -3,8 +3,10 @@
 //! *Invariant*: the loop only writes here. A reporter keeps what it reported last, to report each
 //! thing once.
 
+mod contests;
 mod counts;
 mod drops;
+mod log;
 mod surroundings;
 
 use std::{
@@ -27,6 +29,7 @@ use crate::{
     report::{AgentReport, FindingReport, LastApply, RejectedEndpoint},
 };
 
+use contests::Contests;
 use drops::DropLog;
 
 /// How often Events about persistent conditions are repeated. The API server deletes an Event after
@@ -46,6 +49,7 @@ pub(crate) struct Reporter {
     findings: Vec<Finding>,
     unread: Vec<Finding>,
     rejected: Vec<RejectedEndpoint>,
+    contests: Contests,
     warnings: Warnings,
     drops: DropLog,
 }
@@ -63,6 +67,8 @@ struct Warnings {
     datapath: Vec<String>,
     /// The parts of the guard that the machine cannot enforce.
     guard: Vec<String>,
+    /// Addresses that several pods claim.
+    contests: Vec<String>,
 }
 
 /// One attempt to apply.
@@ -98,6 +104,7 @@ impl Reporter {
             findings: Vec::new(),
             unread: Vec::new(),
             rejected: Vec::new(),
+            contests: Contests::default(),
             warnings: Warnings::default(),
         }
     }
@@ -158,7 +165,10 @@ impl Reporter {
         let is_worth_logging = |finding: &&Finding| {
             finding.code != UNREACHABLE || !mem::replace(&mut is_unreachable, true)
         };
-        new.into_iter().filter(is_worth_logging).take(MAX_LOGGED_FINDINGS).for_each(log_finding);
+        new.into_iter()
+            .filter(is_worth_logging)
+            .take(MAX_LOGGED_FINDINGS)
+            .for_each(log::log_finding);
         let broken: BTreeSet<&str> = unread.iter().filter_map(file).collect();
         let repaired: BTreeSet<&str> =
             self.unread.iter().filter_map(file).filter(|file| !broken.contains(file)).collect();
@@ -326,6 +336,7 @@ impl Reporter {
             self.remind_at = now + REMINDER_INTERVAL;
             self.publish(self.findings.iter().filter_map(policy_events::of_finding));
             self.publish_rejected();
+            self.publish(self.contests.events(&self.node));
         }
     }
 
@@ -357,9 +368,10 @@ impl Reporter {
     }
 
     fn update_warnings(&self) {
-        let Warnings { bridges, blind_spots, drops, datapath, guard } = &self.warnings;
+        let Warnings { bridges, blind_spots, drops, datapath, guard, contests } = &self.warnings;
         let (bypasses, blind_spots) = surroundings::split(bridges, blind_spots);
         let all = bypasses.iter().chain(&blind_spots).chain(drops).chain(datapath).chain(guard);
+        let all = all.chain(contests);
         let all: Vec<String> = all.cloned().collect();
         let mut status = self.report.status();
         let is_new = |warning: &&String| !status.warnings.contains(warning);
@@ -378,18 +390,4 @@ fn gauge_value(count: usize) -> i64 {
 /// The file that a finding is about.
 fn file(finding: &Finding) -> Option<&str> {
     finding.location.as_ref().map(|location| &*location.file)
-}
-
-fn log_finding(finding: &Finding) {
-    let Finding { location, code, severity, field, message, hint, .. } = finding;
-    let object = &finding.object_text();
-    // Empty fields are left out.
-    let (file, line) = location.as_ref().map(|location| (&*location.file, location.line)).unzip();
-    let [object, field, hint] =
-        [object, field, hint].map(|text| (!text.is_empty()).then_some(text.as_str()));
-    match severity {
-        Severity::Error => tracing::error!(file, line, code, object, field, hint, "{message}"),
-        Severity::Warning => tracing::warn!(file, line, code, object, field, hint, "{message}"),
-        Severity::Info => tracing::debug!(file, line, code, object, field, hint, "{message}"),
-    }
 }

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod contests;
 mod drops;
 mod guard;
 mod kubernetes_events;

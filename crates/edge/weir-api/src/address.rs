@@ -58,6 +58,8 @@ fn hash(pod: &PodId) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use weir_model::Claim;
+
     use super::*;
 
     fn pod(name: &str) -> Pod {
@@ -69,7 +71,7 @@ mod tests {
             ports: Vec::new(),
             host_network: false,
             finished: false,
-            born: 0,
+            claim: Claim::Running,
             uid: None,
             location: None,
         }

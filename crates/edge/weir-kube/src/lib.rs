@@ -55,7 +55,7 @@ pub use item::{Item, Revision, WireObject};
 pub use kind::{NAMESPACES, PODS};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
-pub use reference::{node_reference, policy_reference};
+pub use reference::{node_reference, pod_reference, policy_reference};
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};
 pub use store::Store;

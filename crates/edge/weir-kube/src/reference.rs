@@ -1,6 +1,6 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::TypeMeta;
-use weir_model::{PolicyId, PolicyKind};
+use weir_model::{PodId, PolicyId, PolicyKind};
 
 use crate::kind::ModelKind;
 
@@ -24,6 +24,12 @@ pub fn policy_reference(id: &PolicyId) -> ObjectReference {
 /// The reference of an Event to a node. As in the kubelet's Events, the uid is the name.
 pub fn node_reference(name: &str) -> ObjectReference {
     ObjectReference { uid: Some(name.into()), ..named(types(ModelKind::Node), name) }
+}
+
+/// The reference of an Event to a pod.
+pub fn pod_reference(id: &PodId) -> ObjectReference {
+    let namespace = Some(id.namespace.to_string());
+    ObjectReference { namespace, ..named(types(ModelKind::Pod), &id.name) }
 }
 
 fn types(kind: ModelKind) -> TypeMeta {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use weir_aci::{HostprotError, HostprotKind, HostprotObject};
 use weir_kube::{OnMissing, PODS, Resource, WatchSpec};
-use weir_model::{Labels, Pod, PodId};
+use weir_model::{Claim, Labels, Pod, PodId};
 
 /// An object of the ACI kinds, or why it cannot be read.
 pub(crate) type ParsedObject = Result<HostprotObject, HostprotError>;
@@ -48,7 +48,7 @@ pub(crate) fn parse_pod(value: Value) -> Pod {
         ports: Vec::new(),
         host_network: value["spec"]["hostNetwork"].as_bool().unwrap_or(false),
         finished: matches!(phase, "Succeeded" | "Failed"),
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     }

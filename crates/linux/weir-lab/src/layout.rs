@@ -65,13 +65,13 @@ impl Layout {
     /// The layout of a world, for probing these flows.
     ///
     /// Nodes that only pods mention exist. Finished pods do not. If several claim an address, the
-    /// owner gets it: the youngest pod, then a node that declares it, then a host-network pod of
+    /// owner gets it: a pod with the strongest claim, then a node that declares it, then a host-network pod of
     /// another node.
     pub fn from_world(world: &World, flows: &[Flow]) -> Layout {
         let mut nodes: BTreeMap<Name, Vec<IpAddr>> =
             world.nodes.values().map(|node| (node.name.clone(), node.addresses.clone())).collect();
         let mut pods: Vec<&Pod> = world.pods.values().filter(|pod| !pod.finished).collect();
-        pods.sort_by_key(|pod| std::cmp::Reverse((pod.born, &pod.id)));
+        pods.sort_by_key(|pod| std::cmp::Reverse((pod.claim, &pod.id)));
         for pod in &pods {
             nodes.entry(node_of(pod)).or_default();
         }
@@ -116,11 +116,11 @@ fn lab_pod(pod: &Pod, addresses: Vec<IpAddr>) -> LabPod {
 
 #[cfg(test)]
 mod tests {
-    use weir_model::{Node, Object, Protocol};
+    use weir_model::{Claim, Node, Object, Protocol};
 
     use super::*;
 
-    fn pod(name: &str, address: &str, node: Option<&str>, born: u64) -> Pod {
+    fn pod(name: &str, address: &str, node: Option<&str>, claim: Claim) -> Pod {
         Pod {
             id: PodId::new("shop", name),
             labels: Default::default(),
@@ -129,7 +129,7 @@ mod tests {
             ports: Vec::new(),
             host_network: false,
             finished: false,
-            born,
+            claim,
             uid: None,
             location: None,
         }
@@ -145,12 +145,18 @@ mod tests {
         };
         let mut world: World = [
             Object::Node(declared),
-            Object::Pod(pod("old", "10.0.0.1", Some("n1"), 1)),
-            Object::Pod(pod("young", "10.0.0.1", Some("n2"), 2)),
-            Object::Pod(Pod { finished: true, ..pod("gone", "10.0.0.3", None, 9) }),
-            Object::Pod(Pod { host_network: true, ..pod("host", "192.168.0.1", Some("n1"), 0) }),
-            Object::Pod(Pod { host_network: true, ..pod("lost", "192.168.0.9", None, 0) }),
-            Object::Pod(pod("free", "10.0.0.4", None, 0)),
+            Object::Pod(pod("old", "10.0.0.1", Some("n1"), Claim::Terminating)),
+            Object::Pod(pod("new", "10.0.0.1", Some("n2"), Claim::Running)),
+            Object::Pod(Pod { finished: true, ..pod("gone", "10.0.0.3", None, Claim::Running) }),
+            Object::Pod(Pod {
+                host_network: true,
+                ..pod("host", "192.168.0.1", Some("n1"), Claim::Running)
+            }),
+            Object::Pod(Pod {
+                host_network: true,
+                ..pod("lost", "192.168.0.9", None, Claim::Running)
+            }),
+            Object::Pod(pod("free", "10.0.0.4", None, Claim::Running)),
         ]
         .into_iter()
         .collect();
@@ -174,8 +180,8 @@ mod tests {
                 "free [10.0.0.4] (no node)",
                 "host [] n1",
                 "lost [192.168.0.9] (no host)",
+                "new [10.0.0.1] n2",
                 "old [] n1",
-                "young [10.0.0.1] n2",
             ]
         );
         assert_eq!(layout.outside, ["203.0.113.7".parse::<IpAddr>().unwrap()]);

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use weir_model::{
-    Action, Change, Labels, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
+    Action, Change, Claim, Labels, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
     PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope, Selector,
     Spec, Subject, Tier, Who,
 };
@@ -214,7 +214,7 @@ pub(crate) fn pod(id: PodId, labels: Labels, address: IpAddr, node: Option<Name>
         ports: Vec::new(),
         host_network: false,
         finished: false,
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     }

@@ -63,7 +63,7 @@ impl ObjectEdit {
             6 => pod.node = like.node,
             7 => pod.ports = like.ports,
             8 => pod.ports.reverse(),
-            9 => pod.born = like.born,
+            9 => pod.claim = like.claim,
             10 => pod.finished = !pod.finished,
             _ => pod.host_network = !pod.host_network,
         }

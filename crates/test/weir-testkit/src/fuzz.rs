@@ -48,7 +48,7 @@ fn pod(cursor: &mut Cursor<'_>) -> Pod {
         }),
         host_network,
         finished,
-        born: cursor.below(3) as u64,
+        claim: cursor.one_of(pool::CLAIMS),
         uid: None,
         location: None,
     }

@@ -22,9 +22,9 @@ pub fn pod() -> impl Strategy<Value = Pod> {
         node,
         vec(named_port(), 0..=3),
         flags,
-        0..3_u64,
+        select(pool::CLAIMS),
     )
-        .prop_map(|(id, labels, addresses, host, node, mut ports, flags, born)| {
+        .prop_map(|(id, labels, addresses, host, node, mut ports, flags, claim)| {
             let (host_network, finished) = flags;
             let mut addresses = if host_network { host } else { addresses };
             if let [first, second] = addresses[..]
@@ -34,7 +34,7 @@ pub fn pod() -> impl Strategy<Value = Pod> {
             }
             ports.dedup();
             let (uid, location) = (None, None);
-            Pod { id, labels, addresses, node, ports, host_network, finished, born, uid, location }
+            Pod { id, labels, addresses, node, ports, host_network, finished, claim, uid, location }
         })
 }
 

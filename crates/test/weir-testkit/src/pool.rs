@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use proptest::{prelude::*, sample::select};
-use weir_model::{Block, Name, Protocol};
+use weir_model::{Block, Claim, Name, Protocol};
 
 /// The namespaces of pods and policies. They need not exist.
 pub const NAMESPACES: &[&str] = &["alpha", "beta", "gamma", "delta"];
@@ -12,6 +12,16 @@ pub const NAMESPACES: &[&str] = &["alpha", "beta", "gamma", "delta"];
 pub const PODS: &[&str] = &["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
 /// The nodes of pods. They need not exist.
 pub const NODES: &[&str] = &["n1", "n2", "n3"];
+/// The claims of pods to their addresses. Pods with equal claims contest an address.
+pub const CLAIMS: &[Claim] = &[
+    Claim::Running,
+    Claim::Attached(1),
+    Claim::Terminating,
+    Claim::Running,
+    Claim::Attached(2),
+    Claim::Attached(3),
+    Claim::Attached(4),
+];
 /// The names of policies.
 pub const POLICIES: &[&str] = &["one", "two", "three"];
 /// The names of cluster-wide policies. Several can select one pod, and their order matters.

@@ -22,7 +22,7 @@ impl Hpp {
         for address in pod.own_addresses() {
             let claims = self.claims.entry(*address).or_default();
             dirty.namespaces.extend(claims.iter().map(|(_, id)| id.namespace.clone()));
-            claims.remove(&(pod.born, id.clone()));
+            claims.remove(&(pod.claim, id.clone()));
             if claims.is_empty() {
                 self.claims.remove(address);
             }
@@ -38,7 +38,7 @@ impl Hpp {
         let Some(pod) = self.world.pods.get(id) else { return };
         for address in pod.own_addresses() {
             let claims = self.claims.entry(*address).or_default();
-            claims.insert((pod.born, id.clone()));
+            claims.insert((pod.claim, id.clone()));
             dirty.namespaces.extend(claims.iter().map(|(_, id)| id.namespace.clone()));
         }
         dirty.namespaces.insert(id.namespace.clone());
@@ -48,15 +48,17 @@ impl Hpp {
         }
     }
 
-    /// The addresses that a pod owns, without those that a younger pod claims.
+    /// The addresses that only this pod holds.
     pub(crate) fn addresses<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
-        let own = |address: &IpAddr| self.claimant(*address) == Some(&pod.id);
+        let own = |address: &IpAddr| self.holders(*address).eq([&pod.id]);
         pod.own_addresses().iter().copied().filter(own)
     }
 
-    /// The youngest pod that claims an address.
-    pub(crate) fn claimant(&self, address: IpAddr) -> Option<&PodId> {
-        self.claims.get(&address).and_then(BTreeSet::last).map(|(_, id)| id)
+    /// The pods that hold an address: those with the strongest claim to it.
+    pub(crate) fn holders(&self, address: IpAddr) -> impl Iterator<Item = &PodId> {
+        let claims = self.claims.get(&address).into_iter().flatten().rev();
+        let strongest = claims.clone().next().map(|(claim, _)| *claim);
+        claims.take_while(move |(claim, _)| Some(*claim) == strongest).map(|(_, id)| id)
     }
 
     /// The pods of a namespace.

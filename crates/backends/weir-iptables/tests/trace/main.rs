@@ -225,7 +225,7 @@ fn passed(action: &str, more: &str) -> String {
 {more}
 {{apiVersion: v1, kind: Namespace, metadata: {{name: street}}}}
 ---
-{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: street}}, status: {{podIP: 10.0.0.7}}}}
+{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: street, deletionTimestamp: '2030-01-01T00:00:00Z'}}, status: {{podIP: 10.0.0.7}}}}
 "
     )
 }
@@ -236,7 +236,7 @@ fn moves_in(objects: &str, labels: &str, verdict: Verdict) {
     let mut node = Node::new(&changes(objects));
     assert_eq!(node.program.verdict(&FLOW), verdict);
     let pod = format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: shop, creationTimestamp: '2030-01-01T00:00:00Z', labels: {{{labels}}}}}, status: {{podIP: 10.0.0.7}}}}"
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: shop, labels: {{{labels}}}}}, status: {{podIP: 10.0.0.7}}}}"
     );
     let change = changes(&pod).pop().expect("an object");
     node.change(&change, &[FLOW]);

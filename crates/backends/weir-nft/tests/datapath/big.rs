@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use libtest_mimic::Trial;
 use weir_datapath::{Mode, Plan};
 use weir_engine::{Engine, Locality};
-use weir_model::{Change, Name, Object, Pod, PodId, Program};
+use weir_model::{Change, Claim, Name, Object, Pod, PodId, Program};
 use weir_nft::Step;
 
 use weir_trials::cluster::{policy, world};
@@ -31,7 +31,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
         ports: Vec::new(),
         host_network: false,
         finished: false,
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     }))

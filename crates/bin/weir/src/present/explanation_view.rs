@@ -152,6 +152,10 @@ fn remedy_view(remedy: &Remedy, ends: [&FlowEnd; 2], loaded: &Loaded) -> RemedyV
         Remedy::Change(cited) => {
             return RemedyView { change: Some(rule(cited)), add: Vec::new(), note: None };
         }
+        Remedy::NewAddress(pod) => {
+            let note = format!("no policy can allow it before {pod} has an address of its own");
+            return RemedyView { change: None, add: Vec::new(), note: Some(note) };
+        }
     };
     // A policy must not name an address that no pod has, or that another pod may get.
     let unusable = |policy: &Policy| {
@@ -293,6 +297,7 @@ fn judged(
         Reason::Admin(cited) => ("admin", Some(cited)),
         Reason::Allowed(cited) => ("allowed", Some(cited)),
         Reason::Isolated => ("isolated", None),
+        Reason::Contested => ("contested", None),
         Reason::Baseline(cited) => ("baseline", Some(cited)),
         Reason::Default => ("default", None),
     };

@@ -4,6 +4,7 @@
 
 mod blind;
 mod change;
+mod contest;
 mod filter;
 mod iptables;
 mod life;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         trials.extend([
             with(filter, "repeated_kills_change_no_verdict", life::killed_again_and_again),
             with(filter, "once_applies_and_audit_allows_everything", life::once_and_audit),
+            with(filter, "a_claim_takes_no_rules_off_a_pod", contest::a_pod_keeps_its_rules),
             with(filter, "a_drop_is_reported_with_pods_and_policies", life::drops),
             with(
                 filter,

@@ -37,15 +37,26 @@ fn a_workload_has_several_names() {
 }
 
 #[test]
-fn a_pod_whose_address_another_pod_owns_gets_a_note() {
-    let pod = |name: &str, born: &str| {
+fn a_pod_whose_address_another_pod_claims_gets_a_note() {
+    let pod = |name: &str, more: &str| {
         format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: a, creationTimestamp: '{born}'}}\nstatus: {{podIP: 10.0.0.1}}\n"
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: a{more}}}\nstatus: {{podIP: 10.0.0.1}}\n"
         )
     };
-    let manifests = pod("old", "2026-01-01T00:00:00Z") + &pod("young", "2026-01-02T00:00:00Z");
-    let output =
-        crate::weir_reading("explain -f - --from 10.9.9.9 --to a/old --port 80", &manifests);
-    let text = crate::stdout(&output);
-    assert!(text.contains("a/old does not own 10.0.0.1: a/young has the same address"), "{text}");
+    let explain = |manifests: String| {
+        let output =
+            crate::weir_reading("explain -f - --from 10.9.9.9 --to a/old --port 80", &manifests);
+        (output.status.code(), crate::stdout(&output))
+    };
+    let terminating = pod("old", ", deletionTimestamp: '2026-01-01T00:00:00Z'");
+    let (code, text) = explain(terminating + &pod("new", ""));
+    let note = "a/old is being deleted and does not own 10.0.0.1 any more: a/new has it";
+    assert!(code == Some(0) && text.contains(note), "{text}");
+    let (code, text) = explain(pod("old", "") + &pod("thief", ""));
+    let notes = [
+        "10.0.0.1 is contested: a/old and a/thief have it",
+        "another pod has the same address, so weir allows nothing",
+        "no policy can allow it before a/thief has an address of its own",
+    ];
+    assert!(code == Some(1) && notes.iter().all(|note| text.contains(note)), "{text}");
 }

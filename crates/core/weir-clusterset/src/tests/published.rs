@@ -11,7 +11,7 @@ fn local(name: &str, address: &str) -> Pod {
         ports: Vec::new(),
         host_network: false,
         finished: false,
-        born: 0,
+        claim: Claim::Running,
         uid: None,
         location: None,
     }
@@ -60,7 +60,7 @@ fn a_finished_pod_is_no_longer_published() {
 }
 
 #[test]
-fn an_address_is_published_for_the_youngest_pod_that_claims_it() {
+fn an_address_is_published_for_the_pod_with_the_strongest_claim() {
     let mut own = Publication::new("c1".into(), Selector::everything());
     let everything =
         Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
@@ -71,30 +71,44 @@ fn an_address_is_published_for_the_youngest_pod_that_claims_it() {
     };
     let old = Pod {
         addresses: vec!["10.1.1.1".parse().unwrap(), "fd01::1".parse().unwrap()],
-        born: 1,
+        claim: Claim::Terminating,
         ..local("old", "")
     };
-    let young = Pod { born: 2, ..local("young", "10.1.1.1") };
+    let new = local("new", "10.1.1.1");
     // In either order.
-    for order in [[&old, &young], [&young, &old]] {
+    for order in [[&old, &new], [&new, &old]] {
         order.into_iter().for_each(|pod| own.put_pod(pod));
-        assert_eq!(published(&own, "young"), ["10.1.1.1"]);
+        assert_eq!(published(&own, "new"), ["10.1.1.1"]);
         assert_eq!(
             published(&own, "old"),
             ["fd01::1"],
             "it keeps the address that no other pod claims"
         );
-        own.remove_pod(&young.id);
+        own.remove_pod(&new.id);
         assert_eq!(published(&own, "old"), ["10.1.1.1", "fd01::1"]);
         own.remove_pod(&old.id);
         assert_eq!(published(&own, "old"), [""; 0]);
     }
     own.put_pod(&old);
-    own.put_pod(&young);
+    own.put_pod(&new);
     own.take_changed();
-    own.put_pod(&Pod { finished: true, ..young });
+    own.put_pod(&Pod { finished: true, ..new });
     assert_eq!(own.take_changed().0.len(), 2, "both are published again");
     assert_eq!(published(&own, "old"), ["10.1.1.1", "fd01::1"]);
+}
+
+#[test]
+fn a_contested_address_is_not_published() {
+    let mut own = Publication::new("c1".into(), Selector::everything());
+    let everything =
+        Interest { reach: Reach::Matching(Selector::everything()), pods: Selector::everything() };
+    own.set_interests(&"c2".into(), BTreeSet::from([everything]));
+    own.put_pod(&local("web", "10.1.1.1"));
+    own.put_pod(&local("thief", "10.1.1.1"));
+    assert!(own.pod(&PodId::new("n1", "web")).is_none());
+    assert!(own.pod(&PodId::new("n1", "thief")).is_none());
+    own.remove_pod(&PodId::new("n1", "thief"));
+    assert!(own.pod(&PodId::new("n1", "web")).is_some());
 }
 
 #[test]

@@ -54,10 +54,7 @@ fn remote(
     is_trusted: fn(&str, IpAddr) -> bool,
 ) -> bool {
     let (own, other) = flow.ends(direction);
-    let owns = |pod: &&Pod| pod.own_addresses().contains(&own);
-    let Some(pod) = home.pods.values().filter(owns).max_by_key(|pod| (pod.born, &pod.id)) else {
-        return false;
-    };
+    let [pod] = home.holders(own)[..] else { return false };
     let claimants: Vec<(&World, &Pod)> = others
         .iter()
         .filter(|(cluster, _)| is_trusted(cluster, other))

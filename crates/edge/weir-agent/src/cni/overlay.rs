@@ -17,14 +17,9 @@ use std::{
 };
 
 use weir_cni_protocol::Attachment;
-use weir_model::{Change, Key, Name, Object, Pod, PodId};
+use weir_model::{Change, Claim, Key, Name, Object, Pod, PodId};
 
 use super::{pod_of, record};
-
-/// The age of attached pods begins here. If two pods claim an address, the engine gives it to the
-/// younger one: an attached pod before one that only the source knows, and the last attached one
-/// before all others.
-const ATTACHED_BORN: u64 = 1 << 63;
 
 /// The local pods, and the attachments that plugins reported.
 #[derive(Debug)]
@@ -224,7 +219,7 @@ impl Overlay {
         match source.filter(|pod| attached.is_of(pod)).or(attached.read.as_ref()) {
             Some(pod) if !pod.host_network && !pod.finished => Some(Pod {
                 addresses: attached.attachment.addresses.clone(),
-                born: ATTACHED_BORN + u64::from(attached.number),
+                claim: Claim::Attached(attached.number.into()),
                 ..pod.clone()
             }),
             _ => source.cloned(),

@@ -1,8 +1,8 @@
 //! The objects and probes of a case itself.
 
 use weir_model::{
-    Finding, IpFamily, Labels, Name, NameTable, Namespace, Node, Object, Pod, PodId, Protocol,
-    Verdict,
+    Claim, Finding, IpFamily, Labels, Name, NameTable, Namespace, Node, Object, Pod, PodId,
+    Protocol, Verdict,
 };
 
 use crate::{
@@ -109,8 +109,7 @@ pub(super) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<(Pod, bool)> {
         fields.get(field).and_then(|tree| ctx.at(field, |ctx| ctx.boolean(tree))) == Some(true)
     };
     let host_network = flag("hostNetwork");
-    // A terminating pod has its addresses until it is deleted (Y6).
-    flag("terminating");
+    let claim = if flag("terminating") { Claim::Terminating } else { Claim::Running };
     let phases = [
         ("Pending", false),
         ("Running", false),
@@ -128,7 +127,7 @@ pub(super) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<(Pod, bool)> {
         ports,
         host_network,
         finished: finished.unwrap_or(false),
-        born: 0,
+        claim,
         uid: None,
         location: ctx.location(tree.line),
     };

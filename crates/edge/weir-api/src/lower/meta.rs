@@ -13,8 +13,8 @@ pub(crate) struct Meta {
     pub(crate) namespace: Name,
     pub(crate) labels: Labels,
     pub(crate) location: Option<Location>,
-    /// Seconds since 1970, 0 if unknown.
-    pub(crate) born: u64,
+    /// The object is being deleted.
+    pub(crate) terminating: bool,
     /// The uid, if given.
     pub(crate) uid: Option<Name>,
     /// Kind (lower case) and name of the owners.
@@ -140,7 +140,7 @@ pub(crate) fn meta(
         namespace: ctx.name(namespace),
         labels,
         location: ctx.location(tree.line),
-        born: text("creationTimestamp").and_then(seconds).unwrap_or(0),
+        terminating: text("deletionTimestamp").is_some_and(|time| !time.is_empty()),
         uid: metadata
             .get("uid")
             .and_then(Tree::text)
@@ -186,65 +186,5 @@ fn fits(ctx: &mut LowerContext, name: &str, line: u32, rule: NameRule) {
     if let Err(expected) = rule(name) {
         let message = format!("{} is not a valid name: expected {expected}", quote(name));
         ctx.invalid(line, message, "correct the name");
-    }
-}
-
-/// Seconds since 1970 of an RFC 3339 time, as in `2024-05-01T12:00:00Z`.
-pub(crate) fn seconds(text: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = text.get(from..to)?;
-        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
-    };
-    let is = |at: usize, any: &[u8]| text.as_bytes().get(at).is_some_and(|b| any.contains(b));
-    let separated = is(4, b"-") && is(7, b"-") && is(10, b"Tt") && is(13, b":") && is(16, b":");
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let in_range = (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second <= 60;
-    if !separated || !in_range {
-        return None;
-    }
-    let fraction = text.get(19..)?;
-    let zone = match fraction.strip_prefix('.') {
-        Some(digits) => digits.trim_start_matches(|c: char| c.is_ascii_digit()),
-        None => fraction,
-    };
-    let offset = match zone.as_bytes() {
-        b"Z" | b"z" => 0,
-        [sign @ (b'+' | b'-'), rest @ ..] if rest.len() == 5 && rest[2] == b':' => {
-            let part = |at: usize| std::str::from_utf8(&rest[at..at + 2]).ok()?.parse::<i64>().ok();
-            let minutes = part(0)? * 60 + part(3)?;
-            if *sign == b'+' { minutes } else { -minutes }
-        }
-        _ => return None,
-    };
-    // Years count from March, so that the leap day is the last day of a year.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    u64::try_from(days * 86_400 + hour * 3_600 + (minute - offset) * 60 + second).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rfc_3339_times_become_seconds() {
-        assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
-        assert_eq!(seconds("2024-02-29T12:30:15Z"), Some(1_709_209_815));
-        assert_eq!(seconds("2024-02-29T12:30:15.123+01:30"), Some(1_709_209_815 - 5400));
-        for bad in [
-            "",
-            "yesterday",
-            "2024-13-01T00:00:00Z",
-            "2024-01-01",
-            "1969-01-01T00:00:00Z",
-            "2024-01-01T00:00:00",
-        ] {
-            assert_eq!(seconds(bad), None, "{bad}");
-        }
     }
 }

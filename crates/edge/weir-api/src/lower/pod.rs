@@ -1,7 +1,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{
-    Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId, Protocol,
+    Claim, Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId,
+    Protocol,
 };
 
 use super::{Home, LowerContext, Lowered, Meta, Template, meta, selector};
@@ -50,7 +51,7 @@ pub(crate) fn template(ctx: &mut LowerContext, tree: &Tree, kind: &str) -> Optio
             namespace,
             labels,
             location,
-            born: 0,
+            terminating: false,
             uid,
             owners,
             generated_for: None,
@@ -95,7 +96,7 @@ fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &Meta) -> Po
         ports: named_ports(ctx, spec),
         host_network,
         finished: false,
-        born: meta.born,
+        claim: if meta.terminating { Claim::Terminating } else { Claim::Running },
         uid: meta.uid.clone(),
         location: meta.location.clone(),
     }

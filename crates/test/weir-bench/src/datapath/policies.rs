@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_model::{
-    Action, Change, Delta, Key, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
+    Action, Change, Claim, Delta, Key, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
     PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Program, Protocol, Requirement, Scope,
     Selector, Spec, Subject, Tier, Who,
 };
@@ -182,7 +182,7 @@ impl Crowd {
             ports: Vec::new(),
             host_network: false,
             finished: false,
-            born: 0,
+            claim: Claim::Running,
             uid: None,
             location: None,
         }

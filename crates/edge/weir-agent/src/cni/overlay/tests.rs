@@ -1,4 +1,4 @@
-use weir_model::{Labels, World};
+use weir_model::{Claim, Labels, World};
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn pod(name: &str, uid: &str, addresses: &[u8]) -> Pod {
         ports: Vec::new(),
         host_network: false,
         finished: false,
-        born: 5,
+        claim: Claim::Running,
         uid: (!uid.is_empty()).then(|| uid.into()),
         location: None,
     }
@@ -90,8 +90,9 @@ impl Bench {
 
     /// The pod that the engine gives an address to.
     fn owner(&self, last: u8) -> String {
-        let pods = self.world.pods.values().filter(|pod| pod.addresses.contains(&address(last)));
-        pods.max_by_key(|pod| (pod.born, &pod.id)).unwrap().id.name.to_string()
+        let holders = self.world.holders(address(last));
+        let [only] = holders[..] else { panic!("one holder, not {holders:?}") };
+        only.id.name.to_string()
     }
 }
 
@@ -160,8 +161,8 @@ fn an_attachment_ends_with_its_interface_and_with_its_pod() {
 #[test]
 fn an_address_that_two_pods_claim_belongs_to_the_last_attached_one() {
     let mut bench = Bench::new();
-    bench.put(Pod { born: 100, ..pod("young", "y", &[1]) });
-    bench.put(Pod { node: Some("n2".into()), born: 100, ..pod("far", "f", &[1]) });
+    bench.put(pod("stale", "y", &[1]));
+    bench.put(Pod { node: Some("n2".into()), ..pod("far", "f", &[1]) });
     bench.put(pod("web", "u", &[])).attach(attachment("web", "u", "c1", &[1]));
     assert_eq!(bench.owner(1), "web");
     bench.put(pod("web", "u", &[1]));
