@@ -96,13 +96,13 @@ struct NetpolBuilder<'a> {
     /// The number of pairs of a rule and a network so far.
     pairs: usize,
     /// The networks of each distinct description of peers.
-    remotes: BTreeMap<Peers, Remote>,
+    remotes: BTreeMap<RemoteKey, Remote>,
     objects: Vec<Mo>,
     warnings: Vec<String>,
 }
 
 /// The description of a rule's peers: family, containers, filters and addresses.
-type Peers = (String, Vec<String>, Vec<Filter>, Vec<String>);
+type RemoteKey = (String, Vec<String>, Vec<Filter>, Vec<String>);
 
 /// The peers of a rule.
 #[derive(Clone)]
@@ -237,9 +237,9 @@ impl NetpolBuilder<'_> {
         let filters = &rule.hostprot_filter_container.hostprot_filter;
         let (listed, containers) =
             (&rule.hostprot_service_remote_ips, &rule.rs_remote_ip_container);
-        let peers: Peers =
+        let key: RemoteKey =
             (rule.ethertype.clone(), containers.clone(), filters.clone(), listed.clone());
-        if let Some(remote) = self.remotes.get(&peers) {
+        if let Some(remote) = self.remotes.get(&key) {
             return remote.clone();
         }
         let is_anyone = listed.is_empty() && containers.is_empty() && filters.is_empty();
@@ -263,7 +263,7 @@ impl NetpolBuilder<'_> {
         let is_nobody = !is_anyone && nets.is_empty();
         let shared = (nets.len() > self.limits.own_networks).then(|| percent_encoded(path));
         let remote = Remote { nets, is_nobody, shared };
-        self.remotes.insert(peers, remote.clone());
+        self.remotes.insert(key, remote.clone());
         remote
     }
 }
