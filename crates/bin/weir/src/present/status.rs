@@ -84,7 +84,7 @@ mod tests {
         expect![[r#"
             not ready
               a bridge bypasses the rules
-            node        n1�[2J
+            node        n1\u{1b}[2J
             version     0.1.0
             datapath    nftables
             mode        enforce

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_cluster::{Cluster, Options, http_get};
 
 use crate::{
-    deploy::{NAMESPACE, confined, container, file, pod, volume},
+    deploy::{CONTROLLERS, NAMESPACE, confined, container, file, pod, volume},
     objects::{self, BROKER_RIGHTS, policies_of},
     site::{Scratch, kubectl_apply_file, until},
 };
@@ -94,12 +94,14 @@ impl Site {
             let text = word.as_str().unwrap().to_owned();
             *word = words.iter().fold(text, |text, (from, to)| text.replace(from, to)).into();
         }
-        let access = self.cluster.account(NAMESPACE, account).unwrap();
+        let is_controller = program == "controller";
+        let namespace = if is_controller { CONTROLLERS } else { NAMESPACE };
+        let access = self.cluster.account(namespace, account).unwrap();
         let mut command =
             confined(&packaged, &self.scratch.kubeconfig(&access, name), &self.scratch);
         // A pod reads its namespace from a mounted file.
-        if program == "controller" {
-            command.args(["--namespace", NAMESPACE]);
+        if is_controller {
+            command.args(["--namespace", namespace]);
         }
         let running = self.spawn(name, command);
         for probe in ["livenessProbe", "readinessProbe"] {
@@ -122,7 +124,7 @@ impl Site {
 
     /// The holder of a lease.
     fn holds(&self, lease: &str) -> Value {
-        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{CONTROLLERS}/leases");
         let lease = self.cluster.get(&format!("{leases}/{lease}")).unwrap();
         lease["metadata"]["annotations"]["weir/controllers"].clone()
     }

@@ -23,6 +23,8 @@ use crate::{
 };
 
 pub(crate) const NAMESPACE: &str = "weir-system";
+/// The namespace of the controllers.
+pub(crate) const CONTROLLERS: &str = "weir-controllers";
 pub(crate) fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(name)
 }

@@ -272,12 +272,13 @@ impl Member {
 
     /// Starts the controller with the permissions of the manifests.
     pub(crate) fn start_controller(&mut self) {
-        let account = self.cluster.account("weir-system", "weir-clusterset-controller").unwrap();
+        let account =
+            self.cluster.account("weir-controllers", "weir-clusterset-controller").unwrap();
         let kubeconfig = self.scratch.kubeconfig(&account, "controller");
         let net = number(self.name);
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["controller", "--enable", "clusterset", "--http", "off"]);
-        command.args(["--namespace", "weir-system", "--lease", "weir-clusterset-controller"]);
+        command.args(["--namespace", "weir-controllers", "--lease", "weir-clusterset-controller"]);
         command.args(["--cluster-id", self.name, "--pod-cidr", &format!("10.{net}.0.0/16")]);
         command.args(["--pod-cidr", &format!("fd0{net}::/64"), "--broker-namespace", SET]);
         command.args(["--cluster-renewal", RENEWAL, "--cluster-expiry", EXPIRY]);
