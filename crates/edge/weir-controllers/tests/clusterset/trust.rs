@@ -194,7 +194,7 @@ fn a_member_that_declares_everything_in_pieces_contests_no_address() {
     }
     let halves = FakeMember::new("halves", &["0.0.0.0/1", "128.0.0.0/1"], &now());
     set.east.policy(&namespace, "everyone", everyone());
-    set.west.pod(&namespace, "web", "web", &["10.2.16.1"]);
+    set.west.pod(&namespace, "web", "web", &["10.2.66.1"]);
     until("the member is reported, and the controller is ready", || {
         halves.renew(&now());
         let (code, text) = set.east_process().get("/readyz");
@@ -204,7 +204,7 @@ fn a_member_that_declares_everything_in_pieces_contests_no_address() {
             && text.contains("without --member-cidr, each cluster of the set is trusted")
     });
     until("the address of west is allowed", || {
-        set.east.allowed(&namespace) == ["ingress 10.2.16.1/32".to_owned()].into()
+        set.east.allowed(&namespace) == ["ingress 10.2.66.1/32".to_owned()].into()
     });
     set.broker.delete(&format!("{}/halves", at_broker("clustersetmembers"))).unwrap();
 }
