@@ -41,7 +41,9 @@ pub fn draw(seed: u64) -> (World, Vec<Flow>) {
     (world, flows)
 }
 
-/// The flows that a lab can try. It cannot assign one address to a pod and a node, or to two nodes.
+/// The flows that a lab can try, with the verdict of the oracle. A lab cannot assign one address to
+/// a pod and a node, or to two nodes. The oracle closes pods of two nodes that claim one address,
+/// while each node enforces the rules of its own one.
 fn unambiguous(world: &World, flows: Vec<Flow>) -> Vec<Flow> {
     let mut owners: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
     for node in world.nodes.values() {
@@ -60,5 +62,16 @@ fn unambiguous(world: &World, flows: Vec<Flow>) -> Vec<Flow> {
     }
     let has_one_owner =
         |address: IpAddr| owners.get(&address).is_none_or(|owners| owners.len() == 1);
-    flows.into_iter().filter(|flow| has_one_owner(flow.from) && has_one_owner(flow.to)).collect()
+    let claimants = |address: IpAddr| {
+        world.pods.values().filter(move |pod| pod.own_addresses().contains(&address))
+    };
+    let is_on_one_node = |address: &IpAddr| {
+        let nodes: BTreeSet<_> = claimants(*address).map(|pod| &pod.node).collect();
+        nodes.len() <= 1
+    };
+    let is_clear = |address: IpAddr| {
+        has_one_owner(address)
+            && claimants(address).all(|pod| pod.own_addresses().iter().all(is_on_one_node))
+    };
+    flows.into_iter().filter(|flow| is_clear(flow.from) && is_clear(flow.to)).collect()
 }
