@@ -1,6 +1,6 @@
 //! The rules of semantics about pods and hosts, with objects from an API server.
 
-use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 use weir_api::{Case, document};
@@ -79,18 +79,7 @@ fn create_objects(cluster: &Cluster, text: &Value, namespaces: &mut Vec<String>)
         let status = json!({"status": {"addresses": addresses}});
         cluster.patch(&format!("/api/v1/nodes/{}/status", name(&node)), &status).unwrap();
     }
-    // The oldest first. Creation times have a resolution of one second.
-    let mut by_age: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for pod in pods {
-        let age = pod["created"].as_str().unwrap_or_default().to_owned();
-        by_age.entry(age).or_default().push(pod);
-    }
-    for (number, pods) in by_age.into_values().enumerate() {
-        if number > 0 {
-            thread::sleep(Duration::from_millis(1100));
-        }
-        pods.iter().for_each(|pod| create(cluster, pod));
-    }
+    pods.iter().for_each(|pod| create(cluster, pod));
     for policy in items("policies") {
         let path = policies_of(policy["metadata"]["namespace"].as_str().unwrap());
         cluster.create(&path, &policy).unwrap();
@@ -127,7 +116,7 @@ fn described(pod: &Value) -> Value {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "labels": metadata["labels"],
-        "created": metadata["creationTimestamp"],
+        "terminating": !metadata["deletionTimestamp"].is_null(),
         "ips": [pod["status"]["podIP"]],
     })
 }
