@@ -1,10 +1,10 @@
 //! The Unix socket that the CNI plugin connects to.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    fs::{self, DirBuilder},
     io,
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
+        fs::{DirBuilderExt, FileTypeExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -16,6 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::{
+    fs::Mode,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net,
@@ -29,6 +33,8 @@ use crate::AgentEvent;
 
 /// The most connections that are open at a time. The kernel queues further ones.
 const MAX_CONNECTIONS: usize = 1024;
+/// The most connections that the kernel queues.
+const BACKLOG: i32 = 1024;
 /// The longest time to receive a request, and to send a reply.
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest request, in bytes.
@@ -63,12 +69,10 @@ impl PluginSocket {
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         }
-        // Create the socket under another name, and rename it once its mode is right: the path
-        // always has a socket.
+        // Create the socket under another name, and rename it: the path always has a socket.
         let temporary = temporary_path(path);
         _ = fs::remove_file(&temporary);
-        let listener = UnixListener::bind(&temporary)?;
-        fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
+        let listener = listen(&temporary)?;
         fs::rename(&temporary, path)?;
         Ok(PluginSocket(listener))
     }
@@ -97,6 +101,17 @@ impl PluginSocket {
             });
         }
     }
+}
+
+/// Listens at a path. The file never has another mode: the kernel creates it with the mode of the
+/// socket.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let (unix, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(unix, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn temporary_path(path: &Path) -> PathBuf {
@@ -138,7 +153,7 @@ async fn forward(request: Request, events: &SyncSender<AgentEvent>) -> io::Resul
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::{fs::File, os::unix::fs::PermissionsExt};
 
     use super::*;
 
