@@ -215,13 +215,18 @@ impl Datapath for Iptables {
         if plan.is_empty() { Ok(()) } else { self.apply(&plan) }
     }
 
-    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+    fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
+        let mut counters = Vec::new();
         let denied = Direction::BOTH.map(skeleton::denied).into_iter();
         let mut chains = denied.chain([skeleton::terminated()]);
-        let sum = chains.try_fold(0_u64, |sum, chain| {
-            Ok(sum.saturating_add(self.kernel.count_last_rule(&chain)?))
+        let by_policies = chains.try_for_each(|chain| {
+            counters.extend(self.kernel.count_last_rule(&chain)?);
+            Ok(())
         });
-        sum.map(Some).map_err(failed("cannot read the counters of iptables"))
+        by_policies.map_err(failed("cannot read the counters of iptables"))?;
+        let by_guard = self.kernel.count_denied_by_guard();
+        counters.extend(by_guard.map_err(failed("cannot read the counters of the guard"))?);
+        Ok(counters)
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {

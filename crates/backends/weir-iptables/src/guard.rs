@@ -64,6 +64,14 @@ impl GuardTable {
             GuardTable::Mangle => &["FORWARD", "INPUT"],
         }
     }
+
+    /// The chain whose last rule denied packets reach.
+    pub(crate) fn denied_chain(self) -> &'static str {
+        match self {
+            GuardTable::Raw => SPOOFED,
+            GuardTable::Mangle => FROM_POD,
+        }
+    }
 }
 
 /// Whether the machine passes packets of bridges to iptables.

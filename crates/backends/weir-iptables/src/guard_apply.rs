@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    Step, Variant,
+    IptablesRule, Step, Variant,
     guard::{Bridges, Chains, GuardRules, GuardTable, all_sets, is_guard_chain, jump, records_set},
     installed::InstalledSet,
     kernel::{Kernel, KernelError},
@@ -53,9 +53,6 @@ impl InstalledChains {
     }
 
     fn desired(table: GuardTable, chains: &Chains) -> Self {
-        let words = |rules: &Vec<crate::IptablesRule>| {
-            rules.iter().map(|rule| text::words(&rule.to_string())).collect()
-        };
         let hooks = if chains.is_empty() { &[][..] } else { table.hooks() };
         InstalledChains {
             chains: chains.iter().map(|(name, rules)| (name.clone(), words(rules))).collect(),
@@ -64,16 +61,37 @@ impl InstalledChains {
     }
 }
 
-/// The input of `iptables-restore --noflush` that replaces the guard's part of a table.
+/// Rules, split into words.
+fn words(rules: &[IptablesRule]) -> Vec<Vec<String>> {
+    rules.iter().map(|rule| text::words(&rule.to_string())).collect()
+}
+
+/// The number of packets that reached the last rule of a chain, in the output of
+/// `iptables-save -c`.
+fn count_last_rule(saved: &str, chain: &str) -> u64 {
+    let packets = |line: &str| {
+        let (packets, rest) = line.strip_prefix('[')?.split_once(':')?;
+        let (_, rule) = rest.split_once("] -A ")?;
+        (rule.split(' ').next() == Some(chain)).then(|| packets.parse().ok()).flatten()
+    };
+    saved.lines().rev().find_map(packets).unwrap_or_default()
+}
+
+/// The input of `iptables-restore --noflush` that changes the guard's part of a table. Chains that
+/// are right stay as they are, with their counters.
 fn script(table: GuardTable, installed: &InstalledChains, chains: &Chains) -> String {
     let mut script = format!("*{}\n", table.name());
     let gone = installed.chains.keys().filter(|name| !chains.contains_key(*name));
     let gone: Vec<&Name> = gone.collect();
+    let is_changed = |(name, rules): &(&Name, &Vec<IptablesRule>)| {
+        installed.chains.get(*name) != Some(&words(rules))
+    };
+    let changed: Vec<(&Name, &Vec<IptablesRule>)> = chains.iter().filter(is_changed).collect();
     // Writing to a text never fails.
-    for name in chains.keys().chain(gone.iter().copied()) {
+    for name in changed.iter().map(|(name, _)| *name).chain(gone.iter().copied()) {
         _ = writeln!(script, ":{name} - [0:0]");
     }
-    for (name, rules) in chains {
+    for (name, rules) in changed {
         rules.iter().for_each(|rule| _ = writeln!(script, "-A {name} {rule}"));
     }
     for (hook, places) in &installed.jumps {
@@ -175,6 +193,32 @@ impl Kernel {
         Ok(())
     }
 
+    /// The numbers of packets that the guard denied, by family and table.
+    pub(crate) fn count_denied_by_guard(&self) -> Result<Vec<u64>, KernelError> {
+        let count = |(family, table): (IpFamily, GuardTable)| {
+            if !self.has_table(family, table) {
+                return Ok(0);
+            }
+            let saved = self.run_program(family, "-save", &["-c", "-t", table.name()], "")?;
+            Ok(count_last_rule(&saved, table.denied_chain()))
+        };
+        self.guard_tables().map(count).collect()
+    }
+
+    /// Whether reading a table has no side effect. With iptables-legacy, reading a table creates
+    /// it, and then every packet passes it.
+    fn has_table(&self, family: IpFamily, table: GuardTable) -> bool {
+        if self.variant() != Variant::Legacy {
+            return true;
+        }
+        let path = match family {
+            IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
+            IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
+        };
+        let names = self.namespace().run(|| fs::read_to_string(path).unwrap_or_default());
+        names.unwrap_or_default().lines().any(|name| name == table.name())
+    }
+
     fn guard_tables(&self) -> impl Iterator<Item = (IpFamily, GuardTable)> {
         let families = self.families().to_vec().into_iter();
         families.flat_map(|family| GuardTable::ALL.map(|table| (family, table)))
@@ -191,25 +235,53 @@ impl Kernel {
         Ok(sets)
     }
 
-    /// Reads the guard's chains. With iptables-legacy, reading a table creates it, and then every
-    /// packet passes it: so it is not read if the guard needs no chain there and it does not exist.
+    /// Reads the guard's chains, unless the guard needs none in a table that does not exist.
     fn read_guard_chains(
         &self,
         family: IpFamily,
         table: GuardTable,
         desired: &Chains,
     ) -> Result<InstalledChains, KernelError> {
-        if desired.is_empty() && self.variant() == Variant::Legacy {
-            let path = match family {
-                IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
-                IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
-            };
-            let names = self.namespace().run(|| fs::read_to_string(path).unwrap_or_default());
-            if !names.unwrap_or_default().lines().any(|name| name == table.name()) {
-                return Ok(InstalledChains::default());
-            }
+        if desired.is_empty() && !self.has_table(family, table) {
+            return Ok(InstalledChains::default());
         }
         let saved = self.run_program(family, "-save", &["-t", table.name()], "")?;
         Ok(InstalledChains::parse(table, &saved))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_datapath::{Guard, Mode};
+
+    use super::*;
+
+    fn chains(addresses: &[[u8; 4]]) -> Chains {
+        let own = addresses.iter().map(|address| (*address).into()).collect();
+        let guard = Guard { links: [("veth1".into(), own)].into(), ..Guard::default() };
+        let mut rules = GuardRules::new(&guard, Mode::Enforce, Bridges::Unseen);
+        rules.chains.remove(&(IpFamily::V4, GuardTable::Raw)).unwrap()
+    }
+
+    #[test]
+    fn a_change_keeps_the_counters_of_other_chains() {
+        let (before, after) = (chains(&[[10, 0, 0, 1]]), chains(&[[10, 0, 0, 1], [10, 0, 0, 2]]));
+        let installed = InstalledChains::desired(GuardTable::Raw, &before);
+        let script = script(GuardTable::Raw, &installed, &after);
+        assert!(script.contains(":WEIR-LINK-"), "{script}");
+        assert!(!script.contains(":WEIR-SPOOFED"), "{script}");
+    }
+
+    #[test]
+    fn the_last_rule_of_the_chain_counts() {
+        let saved = "*raw
+:WEIR-SPOOFED - [0:0]
+[9:900] -A WEIR-SPOOFED -s 0.0.0.0/32 -j RETURN
+[7:700] -A WEIR-SPOOFED -j DROP
+[5:500] -A WEIR-SPOOFED-NOT -j DROP
+COMMIT
+";
+        assert_eq!(count_last_rule(saved, "WEIR-SPOOFED"), 7);
+        assert_eq!(count_last_rule(saved, "WEIR-TUNNEL-POD"), 0);
     }
 }

@@ -254,17 +254,16 @@ impl Kernel {
         self.families.iter().map(read).collect()
     }
 
-    /// The number of packets that reached the last rule of a chain, in all families.
-    pub(crate) fn count_last_rule(&self, chain: &str) -> Result<u64, KernelError> {
-        let mut sum = 0_u64;
-        for family in &self.families {
+    /// The number of packets that reached the last rule of a chain, in each family.
+    pub(crate) fn count_last_rule(&self, chain: &str) -> Result<Vec<u64>, KernelError> {
+        let count = |family: &IpFamily| {
             let arguments = ["-w", "10", "-t", "filter", "-nvxL", chain];
             let listed = self.run_program(*family, "", &arguments, "")?;
             let last = listed.lines().next_back().unwrap_or_default();
             let packets = last.split_whitespace().next().and_then(|word| word.parse().ok());
-            sum = sum.saturating_add(packets.unwrap_or(0));
-        }
-        Ok(sum)
+            Ok(packets.unwrap_or(0))
+        };
+        self.families.iter().map(count).collect()
     }
 
     /// The number of entries of each of our sets.

@@ -94,12 +94,14 @@ impl Datapath for Nft {
         Some(self)
     }
 
-    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+    fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
         let denied = Direction::BOTH.map(names::denied_chain).into_iter();
-        let chains = denied.chain(IpFamily::BOTH.map(names::cut));
-        let counts = chains.map(|chain| self.kernel.count(TableId::Policies, &chain));
-        let sum = counts.sum::<Result<u64, _>>();
-        sum.map(Some).map_err(failed("cannot read the counters of table inet weir"))
+        let by_policies = denied.chain(IpFamily::BOTH.map(names::cut));
+        let by_policies = by_policies.map(|chain| (TableId::Policies, chain));
+        let chains = by_policies.chain(guard::denied_chains());
+        let counts = chains.map(|(table, chain)| self.kernel.count(table, &chain));
+        let counts = counts.collect::<Result<Vec<u64>, _>>();
+        counts.map_err(failed("cannot read the counters of nftables"))
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<Planner>> {

@@ -78,6 +78,13 @@ pub(crate) fn records(installed: &Installed) -> BTreeMap<u32, String> {
     join_pieces(pieces.collect())
 }
 
+/// The chains that count denied packets.
+pub(crate) fn denied_chains() -> [(TableId, Name); 3] {
+    let all =
+        [(TableId::Guard, SPOOFED), (TableId::BridgeGuard, SPOOFED), (TableId::Guard, FROM_POD)];
+    all.map(|(table, chain)| (table, chain.into()))
+}
+
 /// Adds the check of source addresses.
 fn add_links(table: &mut NftTable, guard: &Guard, mode: Mode) {
     let mut checks = Vec::new();

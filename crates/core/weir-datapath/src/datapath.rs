@@ -27,10 +27,11 @@ pub trait Datapath {
     /// Removes everything that weir installed, and nothing else.
     fn remove(&mut self) -> Result<(), ApplyError>;
 
-    /// The number of packets that policies denied, as the machine counts them. It starts
-    /// again from 0 when the rules are replaced. `None` if the machine counts nothing.
-    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
-        Ok(None)
+    /// The machine's counters of packets that policies or the guard denied, always in the same
+    /// order. Each starts again from 0 when its rules are replaced. A machine that counts nothing
+    /// has none.
+    fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
+        Ok(Vec::new())
     }
 
     /// The means to end established connections, if the machine has one.

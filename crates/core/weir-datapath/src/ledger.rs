@@ -155,8 +155,8 @@ impl<D: Datapath> Ledger<D> {
         self.datapath.guard()
     }
 
-    /// The number of packets that the installed rules denied, if the machine counts them.
-    pub fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
+    /// The machine's counters of denied packets.
+    pub fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
         self.datapath.denied()
     }
 

@@ -33,8 +33,8 @@ pub struct MemoryState {
     pub links: NodeLinks,
     /// Whether the machine is unreachable.
     pub unavailable: bool,
-    /// The number of denied packets.
-    pub denied: u64,
+    /// The counters of denied packets.
+    pub denied: Vec<u64>,
     drifted: bool,
 }
 
@@ -144,8 +144,8 @@ impl Datapath for Memory {
         Ok(())
     }
 
-    fn denied(&mut self) -> Result<Option<u64>, ApplyError> {
-        Ok(Some(self.0.borrow().denied))
+    fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
+        Ok(self.0.borrow().denied.clone())
     }
 
     fn drift(&mut self, _: &MemoryPlanner) -> Result<Drift, ApplyError> {

@@ -352,12 +352,11 @@ impl<D: Datapath> Agent<D> {
         self.report_diagnostics();
     }
 
-    /// Compares the machine's count of denied packets with the reported ones.
+    /// Compares the machine's counters of denied packets with the reported ones.
     fn count_denied(&mut self, now: Instant) {
         self.due.denied = now + DENIED_INTERVAL;
         match self.ledger.denied() {
-            Ok(Some(count)) => self.reporter.denied(count),
-            Ok(None) => (),
+            Ok(counters) => self.reporter.denied(counters),
             Err(error) => self.reporter.failed("drops", "cannot count denied packets", &error),
         }
     }

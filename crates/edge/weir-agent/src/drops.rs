@@ -10,14 +10,14 @@ use serde::Serialize;
 use weir_datapath::{DropCause, Dropped, Mode};
 use weir_engine::Engine;
 use weir_model::{
-    Action, Direction, Flow, PodId, PolicyId, Ports, Program, Protocol, Rule, Section, Verdict,
+    Action, Direction, Flow, PodId, Ports, Program, Protocol, Rule, Section, Verdict,
 };
 use weir_runtime::time::rfc3339;
 
+use crate::policy_names::PolicyNames;
+
 pub(crate) use ring::{DropsPage, Ring};
 
-/// The most policies that a drop names. Tenants can create thousands that select one pod.
-const MAX_POLICY_NAMES: usize = 3;
 /// Protocols without ports, which policies cannot name.
 const IPPROTO_ICMP: u8 = 1;
 const IPPROTO_ICMPV6: u8 = 58;
@@ -41,9 +41,6 @@ pub(crate) struct Drop {
     policies: Vec<String>,
     /// The number of the other policies that isolate the pod.
     more_policies: usize,
-    /// Whether a policy denied the packet.
-    #[serde(skip)]
-    pub(crate) is_by_policy: bool,
 }
 
 impl Drop {
@@ -59,7 +56,7 @@ impl Drop {
             let local = program.owner(address).map(|(id, _)| id.clone());
             local.or_else(|| engine.owner(address)).map(|id: PodId| id.to_string())
         };
-        let Blame { policies, more } = blame(packet, program);
+        let PolicyNames { policies, more_policies } = blame(packet, program);
         Drop {
             number: 0,
             time: rfc3339(packet.time),
@@ -78,8 +75,7 @@ impl Drop {
                 Some(reason) => vec![reason.to_owned()],
                 None => policies.iter().map(ToString::to_string).collect(),
             },
-            more_policies: more,
-            is_by_policy: packet.cause.reason().is_none(),
+            more_policies,
         }
     }
 
@@ -136,47 +132,24 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
-/// The policies that a packet was dropped for.
-#[derive(Default)]
-struct Blame {
-    policies: Vec<PolicyId>,
-    /// The number of policies that are not listed.
-    more: usize,
-}
-
-impl Blame {
-    fn new(sections: &[Arc<Section>]) -> Self {
-        let (named, others) = sections.split_at(sections.len().min(MAX_POLICY_NAMES));
-        let policies = named.iter().map(|section| section.policy.clone()).collect();
-        Blame { policies, more: others.len() }
-    }
-
-    fn join(mut self, other: Blame) -> Self {
-        self.policies.extend(other.policies);
-        let cut = self.policies.len().saturating_sub(MAX_POLICY_NAMES);
-        self.policies.truncate(MAX_POLICY_NAMES);
-        Blame { policies: self.policies, more: self.more + other.more + cut }
-    }
-}
-
 /// The policies a packet was dropped for, as far as the rules are still those it met.
-fn blame(packet: &Dropped, program: &Program) -> Blame {
+fn blame(packet: &Dropped, program: &Program) -> PolicyNames {
     match packet.cause {
         DropCause::Rules(direction) => deniers(packet, direction, program),
-        DropCause::SpoofedSource | DropCause::Encapsulation => Blame::default(),
+        DropCause::SpoofedSource | DropCause::Encapsulation => PolicyNames::default(),
         DropCause::Answer => {
             let denies = |direction: &Direction| {
                 packet.flow().is_some_and(|flow| program.side(&flow, *direction) == Verdict::Deny)
             };
             let both = Direction::BOTH.into_iter().filter(denies);
             let both = both.map(|direction| deniers(packet, direction, program));
-            both.fold(Blame::default(), Blame::join)
+            both.fold(PolicyNames::default(), PolicyNames::join)
         }
     }
 }
 
 /// The policies that deny the connection of a packet to a pod, or from it.
-fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Blame {
+fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> PolicyNames {
     let flow = packet.flow();
     // Without ports, only rules about every port can have been meant.
     let (from, to) = packet.ends();
@@ -186,19 +159,19 @@ fn deniers(packet: &Dropped, direction: Direction, program: &Program) -> Blame {
         None => rule.ports == Ports::Any && program.matches_peer(rule, &some_flow),
     };
     let (here, _) = some_flow.ends(direction);
-    let Some((_, endpoint)) = program.owner(here) else { return Blame::default() };
+    let Some((_, endpoint)) = program.owner(here) else { return PolicyNames::default() };
     let chain = endpoint.rules.chain(direction);
     let denier = |sections: &[Arc<Section>]| {
         let decides = |section: &&Arc<Section>| section.rules.iter().any(|r| matches(&r));
         let section = sections.iter().find(decides)?;
         let rule = section.rules.iter().find(matches)?;
-        (rule.action == Action::Deny).then(|| Blame::new(std::slice::from_ref(section)))
+        (rule.action == Action::Deny).then(|| [&section.policy].into_iter().collect())
     };
     if let Some(denier) = denier(&chain.admin) {
         return denier;
     }
     match &chain.isolation {
-        Some(sections) => Blame::new(sections),
+        Some(sections) => sections.iter().map(|section| &section.policy).collect(),
         None => denier(&chain.baseline).unwrap_or_default(),
     }
 }

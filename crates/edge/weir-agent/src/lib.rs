@@ -22,6 +22,7 @@ mod kernel_settings;
 mod lock;
 mod metrics;
 mod policy_events;
+mod policy_names;
 mod report;
 mod reporter;
 mod run;

@@ -142,7 +142,7 @@ impl AgentMetrics {
         let missed = self.missed.clone();
         registry.register(
             "weir_drops_missed",
-            "Packets that policies denied and that were not reported",
+            "Packets that policies or the guard denied and that were not reported",
             missed,
         );
     }

@@ -30,13 +30,13 @@ pub(crate) fn of_finding(finding: &Finding) -> Option<NewEvent> {
     })
 }
 
-/// The Events about the policies of a pod whose rules the datapath rejects.
+/// The Events about the named policies of a pod whose rules the datapath rejects.
 pub(crate) fn of_rejected<'a>(
     rejected: &'a RejectedEndpoint,
     node: &'a str,
 ) -> impl Iterator<Item = NewEvent> + 'a {
     let RejectedEndpoint { pod, policies, error, .. } = rejected;
-    policies.iter().map(move |policy| NewEvent {
+    policies.policies.iter().map(move |policy| NewEvent {
         regarding: policy_reference(policy),
         kind: EventType::Warning,
         reason: "NotApplied".into(),

@@ -10,13 +10,16 @@ use std::{
 };
 
 use prometheus_client::registry::Registry;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use weir_datapath::Rejected;
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
-use crate::{AgentOptions, Leftover, LeftoverKind, drops::Ring, http, metrics::AgentMetrics};
+use crate::{
+    AgentOptions, Leftover, LeftoverKind, drops::Ring, http, metrics::AgentMetrics,
+    policy_names::PolicyNames,
+};
 
 /// The loop counts as hung after this long without a heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -109,8 +112,8 @@ pub(crate) struct LastApply {
 pub(crate) struct RejectedEndpoint {
     pub(crate) pod: String,
     /// The policies behind its rules.
-    #[serde(serialize_with = "as_texts")]
-    pub(crate) policies: Vec<PolicyId>,
+    #[serde(flatten)]
+    pub(crate) policies: PolicyNames,
     pub(crate) error: String,
     pub(crate) attempts: u32,
 }
@@ -124,15 +127,11 @@ impl RejectedEndpoint {
         let policies: BTreeSet<&PolicyId> = sections.map(|section| &section.policy).collect();
         RejectedEndpoint {
             pod: pod.to_string(),
-            policies: policies.into_iter().cloned().collect(),
+            policies: policies.into_iter().collect(),
             error: rejected.error.clone(),
             attempts: rejected.attempts,
         }
     }
-}
-
-fn as_texts<S: Serializer>(policies: &[PolicyId], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(policies.iter().map(PolicyId::to_string))
 }
 
 /// A finding in the JSON shape of `weir lint -o json`.

@@ -252,11 +252,9 @@ impl Reporter {
         let rejected = rejected.iter().map(|(pod, rejected)| RejectedEndpoint::new(pod, rejected));
         self.rejected = rejected.collect();
         for RejectedEndpoint { pod, policies, error, attempts } in &self.rejected {
-            let policies: Vec<String> = policies.iter().map(ToString::to_string).collect();
-            let policies = policies.join(", ");
             tracing::error!(
                 pod,
-                policies,
+                %policies,
                 error,
                 attempts,
                 "the datapath rejects a pod's rules; its last accepted ones stay in force"

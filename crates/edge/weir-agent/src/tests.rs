@@ -386,11 +386,28 @@ fn rejected_rules_are_reported_by_pod_and_policy() {
     assert_eq!(bench.passes(), [2]);
     let rejected = bench.report.status().rejected.clone();
     assert_eq!(rejected[0].pod, "shop/web");
-    assert_eq!(rejected[0].policies[0].to_string(), "NetworkPolicy shop/web");
+    assert_eq!(rejected[0].policies.to_string(), "NetworkPolicy shop/web");
     assert!(bench.reasons()[0].contains("rejects the rules of shop/web"), "{:?}", bench.reasons());
     bench.memory.machine(|machine| machine.rejects.clear());
     bench.turn();
     assert_eq!((bench.passes(), bench.reasons().len()), (vec![3], 0));
+}
+
+#[test]
+fn a_rejected_pod_names_three_policies_and_counts_the_others() {
+    let mut bench = Bench::started();
+    bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
+    let policy = |number: u32| {
+        format!(
+            "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p{number:03}, namespace: shop}}, spec: {{podSelector: {{}}}}}}\n"
+        )
+    };
+    bench.write("policies.yaml", &(0..200).map(policy).collect::<String>());
+    bench.turn();
+    let status = serde_json::to_value(&*bench.report.status()).unwrap();
+    let rejected = &status["held"][0];
+    assert_eq!(rejected["policies"].as_array().unwrap().len(), 3, "{rejected}");
+    assert_eq!(rejected["morePolicies"], 198, "{rejected}");
 }
 
 #[test]

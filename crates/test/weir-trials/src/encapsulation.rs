@@ -101,11 +101,14 @@ pub(crate) fn to_nodes<B: Backend>(backend: B) {
         }
         check(&cluster, WEB, NODE, Tunnel::Udp(VXLAN), true);
         cluster.enforce(&guard(&tunnels));
+        let before = cluster.denied();
         for tunnel in &tunnels {
             check(&cluster, WEB, NODE, *tunnel, false);
             check(&cluster, WEB, OTHER_NODE, *tunnel, false);
             check(&cluster, OTHER_NODE, NODE, *tunnel, true);
         }
+        let denied = 2 * 2 * tunnels.len() as u64;
+        assert_eq!(cluster.denied() - before, denied, "each of them is counted");
         check(&cluster, WEB, NODE, Tunnel::Udp(OTHER), true);
         check(&cluster, WEB, OTHER_NODE, Tunnel::Protocol(50), true);
         // A pod of another node is checked there.

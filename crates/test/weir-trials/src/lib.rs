@@ -128,12 +128,13 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
 
 /// The tests of a backend's guard.
 fn guard_trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
-    let all: [Named<B>; 9] = [
+    let all: [Named<B>; 10] = [
         ("a_bound_pod_cannot_forge_its_source", spoofing::on_routed_links),
         ("a_bound_pod_on_a_bridge_cannot_forge_its_source", spoofing::on_a_bridge),
         ("a_forged_packet_joins_no_established_flow", spoofing::in_an_established_flow),
         ("only_bound_links_are_checked_for_forged_sources", spoofing::unbound_links),
         ("forged_sources_are_reported", spoofing::reports),
+        ("forged_sources_are_counted", spoofing::counts),
         ("the_guard_survives_a_restart_and_is_repaired", spoofing::restart_and_repair),
         ("a_pod_cannot_pose_as_another_through_a_tunnel", encapsulation::vxlan),
         ("pods_cannot_send_to_tunnels_of_nodes", encapsulation::to_nodes),

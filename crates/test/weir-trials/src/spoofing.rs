@@ -194,6 +194,24 @@ pub(crate) fn reports<B: Backend>(backend: B) {
     }
 }
 
+/// The machine counts every forged packet, also across a change of the guard.
+pub(crate) fn counts<B: Backend>(backend: B) {
+    for wiring in [Wiring::Routed, Wiring::Bridged] {
+        let mut cluster = cluster(backend, wiring);
+        check(&cluster, (WEB, WEB), FAR, true);
+        let links = cluster.links(&[WEB]);
+        cluster.enforce(&Guard { links, ..Guard::default() });
+        let before = cluster.denied();
+        check(&cluster, (WEB, API), FAR, false);
+        let links = cluster.links(&[WEB, DB]);
+        cluster.enforce(&Guard { links, ..Guard::default() });
+        check(&cluster, (WEB, API), FAR, false);
+        // On a bridge, a forged packet to the next hop can follow a forged question for it.
+        let denied = cluster.denied() - before;
+        assert!((4..=20).contains(&denied), "{denied}");
+    }
+}
+
 /// Another process finds the records, writes nothing that is in force, and repairs the rest.
 pub(crate) fn restart_and_repair<B: Backend>(backend: B) {
     let mut cluster = cluster(backend, Wiring::Routed);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    iter,
     time::{Duration, Instant},
 };
 
@@ -52,11 +53,11 @@ impl DropLog {
     }
 }
 
-/// The packets that policies denied, against those that were reported.
+/// The packets that the machine denied, against those that were reported.
 #[derive(Debug, Default)]
 struct DeniedCount {
-    /// The last reading of the machine's counter.
-    reading: Option<u64>,
+    /// The last reading of the machine's counters.
+    reading: Option<Vec<u64>>,
     /// The packets denied since the first reading.
     denied: u64,
     reported: u64,
@@ -64,19 +65,21 @@ struct DeniedCount {
 }
 
 impl DeniedCount {
-    /// Takes a reading of the machine's counter. Returns how many more packets were missed.
+    /// Takes a reading of the machine's counters. Returns how many more packets were missed.
     ///
     /// The reports about the packets since the previous reading may still be on their way, so these
     /// packets count the next time.
-    fn read(&mut self, counter: u64) -> u64 {
+    fn read(&mut self, counters: Vec<u64>) -> u64 {
         let missed = self.denied.saturating_sub(self.reported).max(self.missed);
         let new = missed - mem::replace(&mut self.missed, missed);
-        self.denied += match self.reading.replace(counter) {
-            None => 0,
-            Some(last) if counter >= last => counter - last,
-            // The rules were replaced.
-            Some(_) => counter,
-        };
+        if let Some(last) = &self.reading {
+            let last = last.iter().copied().chain(iter::repeat(0));
+            // The rules of a counter that decreased were replaced.
+            let since = |(now, last): (&u64, u64)| now.checked_sub(last).unwrap_or(*now);
+            let since = counters.iter().zip(last).map(since);
+            self.denied = since.fold(self.denied, u64::saturating_add);
+        }
+        self.reading = Some(counters);
         new
     }
 }
@@ -89,7 +92,7 @@ impl Reporter {
             self.update_warnings();
         }
         let log = &mut self.drops;
-        log.denied.reported += drops.iter().filter(|drop| drop.is_by_policy).count() as u64;
+        log.denied.reported += drops.len() as u64;
         for drop in &drops {
             self.report.metrics.dropped(&log.kind(drop));
             if log.logged < MAX_LOGGED_DROPS {
@@ -102,9 +105,9 @@ impl Reporter {
         self.report.drops.extend(drops);
     }
 
-    /// The machine has counted this many denied packets.
-    pub(crate) fn denied(&mut self, count: u64) {
-        self.report.metrics.missed.inc_by(self.drops.denied.read(count));
+    /// The machine's counters of denied packets have these values.
+    pub(crate) fn denied(&mut self, counters: Vec<u64>) {
+        self.report.metrics.missed.inc_by(self.drops.denied.read(counters));
     }
 
     /// The datapath cannot report dropped packets.
@@ -139,14 +142,14 @@ mod tests {
     #[test]
     fn denied_packets_without_a_report_are_missed() {
         let mut count = DeniedCount::default();
-        assert_eq!(count.read(1000), 0, "these are older than the agent");
+        assert_eq!(count.read(vec![1000, 7]), 0, "these are older than the agent");
         count.reported += 2;
-        assert_eq!(count.read(1100), 0, "reports may be on their way");
+        assert_eq!(count.read(vec![1100, 7]), 0, "reports may be on their way");
         count.reported += 18;
-        assert_eq!(count.read(1100), 80);
-        assert_eq!(count.read(30), 0, "the rules were replaced");
-        assert_eq!(count.read(30), 30);
+        assert_eq!(count.read(vec![1100, 7]), 80);
+        assert_eq!(count.read(vec![30, 8]), 0, "the rules of the first counter were replaced");
+        assert_eq!(count.read(vec![30, 8]), 31, "the other one went on");
         count.reported += 200;
-        assert_eq!(count.read(60), 0, "a counter never decreases");
+        assert_eq!(count.read(vec![60, 8]), 0, "a counter never decreases");
     }
 }

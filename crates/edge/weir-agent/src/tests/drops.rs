@@ -44,18 +44,21 @@ fn counters_of_one_tenant_make_room_for_others_after_a_while() {
 #[test]
 fn packets_that_were_denied_without_a_report_count_as_missed() {
     let mut bench = Bench::started();
-    let missed = |bench: &mut Bench, denied: u64| {
-        bench.memory.machine(|machine| machine.denied = denied);
+    let missed = |bench: &mut Bench, denied: [u64; 2]| {
+        bench.memory.machine(|machine| machine.denied = denied.into());
         bench.turn();
         bench.turn();
         let metrics = metrics(bench);
         let line = metrics.lines().find(|line| line.starts_with("weir_drops_missed_total"));
         line.and_then(|line| line.split_once(' ')).unwrap().1.parse::<u64>().unwrap()
     };
-    assert_eq!(missed(&mut bench, 0), 0);
+    assert_eq!(missed(&mut bench, [0, 0]), 0);
     bench.agent.handle(AgentEvent::Dropped(vec![packet(), packet()], Arc::default()));
-    assert_eq!(missed(&mut bench, 272_601), 272_599);
-    assert_eq!(missed(&mut bench, 1), 272_600, "the rules were replaced");
+    assert_eq!(missed(&mut bench, [272_601, 0]), 272_599);
+    assert_eq!(missed(&mut bench, [1, 0]), 272_600, "the rules were replaced");
+    let spoofed = Dropped { cause: DropCause::SpoofedSource, ..packet() };
+    bench.agent.handle(AgentEvent::Dropped(vec![spoofed], Arc::default()));
+    assert_eq!(missed(&mut bench, [1, 5]), 272_604, "the guard denied five");
 }
 
 #[test]
