@@ -3,7 +3,7 @@
 use super::*;
 
 /// A pod that no policy selects, at the address of the web pod.
-fn thief(node: &str, more: &str) -> String {
+pub(super) fn thief(node: &str, more: &str) -> String {
     format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: thief, namespace: evil{more}}}, \
           spec: {{nodeName: {node}}}, status: {{podIP: 10.0.0.1}}}}"

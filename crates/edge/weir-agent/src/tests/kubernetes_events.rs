@@ -18,7 +18,7 @@ fn events(cluster: &Cluster, namespace: &str) -> Vec<[String; 3]> {
 }
 
 #[test]
-fn rejected_rules_and_failures_become_events() {
+fn contests_rejected_rules_and_failures_become_events() {
     let cluster = Cluster::start().unwrap();
     cluster.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).unwrap();
     let right = Right { group: "", resources: &["events"], verbs: &["create", "patch"] };
@@ -35,6 +35,11 @@ fn rejected_rules_and_failures_become_events() {
     bench.turn();
     assert_eq!(bench.passes(), [2]);
 
+    // A pod of another node claims the address of the web pod, and then ends.
+    bench.write("thief.yaml", &contests::thief("n2", ""));
+    bench.turn();
+    fs::remove_file(bench.disk.path().join("thief.yaml")).unwrap();
+    bench.turn();
     bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
     bench.write("policy.yaml", &policy("job"));
     bench.turn();
@@ -47,16 +52,26 @@ fn rejected_rules_and_failures_become_events() {
 
     let all = || [events(&cluster, "shop"), events(&cluster, "default")].concat();
     let begun = Instant::now();
-    while all().len() < 2 {
+    while all().len() < 3 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", all());
         thread::sleep(Duration::from_millis(50));
     }
     let published = all();
-    assert_eq!(published[0][..2], ["NetworkPolicy web", "NotApplied"]);
-    assert!(
-        published[0][2].starts_with("node n1 rejects the rules of pod shop/web"),
-        "{published:?}"
+    let about = |object: &str| {
+        let found = published.iter().find(|[about, ..]| about == object);
+        found.unwrap_or_else(|| panic!("no Event about {object}: {published:?}"))
+    };
+    let [_, reason, message] = about("Pod web");
+    assert_eq!(reason, "AddressContested");
+    assert_eq!(
+        message,
+        "node n1: evil/thief of another node claims 10.0.0.1 of shop/web: \
+         the rules of shop/web stay in force"
     );
-    assert_eq!(published[1][..2], ["Node n1", "PoliciesNotApplied"]);
-    assert!(published[1][2].contains("the last applied rules stay in force"), "{published:?}");
+    let [_, reason, message] = about("NetworkPolicy web");
+    assert_eq!(reason, "NotApplied");
+    assert!(message.starts_with("node n1 rejects the rules of pod shop/web"), "{message}");
+    let [_, reason, message] = about("Node n1");
+    assert_eq!(reason, "PoliciesNotApplied");
+    assert!(message.contains("the last applied rules stay in force"), "{message}");
 }
