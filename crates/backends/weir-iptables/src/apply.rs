@@ -4,8 +4,8 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Mode, NodeLinks,
-    Plan as _, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal, Mode,
+    NodeLinks, Plan as _, Records, TerminateFlows,
 };
 use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple};
@@ -211,6 +211,7 @@ impl Datapath for Iptables {
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         self.enforce(&Guard::default())?;
+        self.write_journal(&Records::new())?;
         let plan = replan::removal(&self.installed()?);
         if plan.is_empty() { Ok(()) } else { self.apply(&plan) }
     }
@@ -236,6 +237,22 @@ impl Datapath for Iptables {
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         Some(self)
     }
+
+    fn journal(&mut self) -> Option<&mut dyn Journal> {
+        Some(self)
+    }
+}
+
+impl Journal for Iptables {
+    fn read_journal(&mut self) -> Result<Records, ApplyError> {
+        let installed = self.kernel.read_journal();
+        Ok(guard::records(&installed.map_err(failed("cannot read ipset weir-journal"))?))
+    }
+
+    fn write_journal(&mut self, records: &Records) -> Result<(), ApplyError> {
+        let written = self.kernel.write_journal(&guard::set_of_records(records));
+        written.map_err(failed("cannot write ipset weir-journal"))
+    }
 }
 
 impl EnforceGuard for Iptables {
@@ -243,7 +260,7 @@ impl EnforceGuard for Iptables {
         self.links.read_changed()
     }
 
-    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+    fn records(&mut self) -> Result<Records, ApplyError> {
         let installed = self.kernel.read_records();
         Ok(guard::records(&installed.map_err(failed("cannot read the guard of pods"))?))
     }

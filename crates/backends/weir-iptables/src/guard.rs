@@ -17,7 +17,7 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use weir_datapath::{DropCause, Guard, Mode, Tunnel, join_pieces, pieces};
+use weir_datapath::{DropCause, Guard, Mode, Records, Tunnel, join_pieces, pieces};
 use weir_model::{IpFamily, Name, Protocol};
 
 use crate::{
@@ -109,13 +109,8 @@ impl GuardRules {
                 rules.add_tunnels(guard, family, mode);
             }
         }
-        let records = guard.records.iter().flat_map(|(number, record)| {
-            let pieces = (0..).zip(pieces(record, MAX_PIECE));
-            pieces.map(|(position, piece)| (record_entry(*number, position), Name::from(piece)))
-        });
-        let records: BTreeMap<Entry, Name> = records.collect();
-        if !records.is_empty() {
-            rules.add_set(records_set(), IpSetKind::Records, IpFamily::V4, records);
+        if !guard.records.is_empty() {
+            rules.sets.insert(records_set(), set_of_records(&guard.records));
         }
         rules
     }
@@ -276,12 +271,21 @@ fn denied(cause: DropCause, mode: Mode) -> [IptablesRule; 2] {
     [IptablesTarget::LogSome(cause), end].map(|target| IptablesRule::new([], target))
 }
 
+/// The set whose comments are these records.
+pub(crate) fn set_of_records(records: &Records) -> IpSet {
+    let entries = records.iter().flat_map(|(number, record)| {
+        let pieces = (0..).zip(pieces(record, MAX_PIECE));
+        pieces.map(|(position, piece)| (record_entry(*number, position), Name::from(piece)))
+    });
+    IpSet { kind: IpSetKind::Records, family: IpFamily::V4, entries: entries.collect() }
+}
+
 fn record_entry(number: u32, position: u16) -> Entry {
     Entry::Port(IpAddr::V4(Ipv4Addr::from_bits(number)), Protocol::Tcp, position)
 }
 
 /// The records in an installed set.
-pub(crate) fn records(installed: &InstalledSet) -> BTreeMap<u32, String> {
+pub(crate) fn records(installed: &InstalledSet) -> Records {
     let pieces = installed.entries.iter().filter_map(|(entry, piece)| match entry {
         Entry::Port(IpAddr::V4(number), Protocol::Tcp, position) => {
             Some(((number.to_bits(), u32::from(*position)), &**piece))
@@ -309,6 +313,11 @@ fn pods_set(family: IpFamily) -> Name {
 /// The set whose comments are the records.
 pub(crate) fn records_set() -> Name {
     "weir-records".into()
+}
+
+/// The set whose comments are the records of the journal.
+pub(crate) fn journal_set() -> Name {
+    "weir-journal".into()
 }
 
 /// The names of all sets that a guard can have.

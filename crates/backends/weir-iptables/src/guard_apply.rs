@@ -5,8 +5,11 @@ use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    IptablesRule, Step, Variant,
-    guard::{Bridges, Chains, GuardRules, GuardTable, all_sets, is_guard_chain, jump, records_set},
+    IpSet, IptablesRule, Step, Variant,
+    guard::{
+        Bridges, Chains, GuardRules, GuardTable, all_sets, is_guard_chain, journal_set, jump,
+        records_set,
+    },
     installed::InstalledSet,
     kernel::{Kernel, KernelError},
     text,
@@ -119,6 +122,58 @@ impl Kernel {
         self.read_set(&records_set())
     }
 
+    /// The records of the journal.
+    pub(crate) fn read_journal(&mut self) -> Result<InstalledSet, KernelError> {
+        self.read_set(&journal_set())
+    }
+
+    /// Makes the kernel have exactly this journal.
+    pub(crate) fn write_journal(&mut self, desired: &IpSet) -> Result<(), KernelError> {
+        let name = journal_set();
+        let mut there = Some(self.read_journal()?).filter(|there| !there.type_name.is_empty());
+        if let Some(set) = &there
+            && (desired.entries.is_empty() || !set.fits(desired))
+        {
+            self.run_step(&Step::Destroy(name.clone()))?;
+            there = None;
+        }
+        if desired.entries.is_empty() {
+            return Ok(());
+        }
+        self.write_set(&name, desired, there.as_ref())?;
+        there.map_or(Ok(()), |there| self.remove_extra(&name, desired, &there))
+    }
+
+    /// Makes the kernel have all entries of a set.
+    fn write_set(
+        &mut self,
+        name: &Name,
+        set: &IpSet,
+        there: Option<&InstalledSet>,
+    ) -> Result<(), KernelError> {
+        if there.is_none() {
+            self.run_step(&Step::Create(name.clone(), set.kind, set.family))?;
+        }
+        let is_missing = |(entry, comment): &(&crate::Entry, &Name)| {
+            there.is_none_or(|there| there.entries.get(*entry) != Some(*comment))
+        };
+        let missing = set.entries.iter().filter(is_missing);
+        let missing = missing.map(|(entry, comment)| (entry.clone(), comment.clone()));
+        self.run_step(&Step::Add(name.clone(), set.kind, missing.collect()))
+    }
+
+    /// Removes the entries that a set should not have.
+    fn remove_extra(
+        &mut self,
+        name: &Name,
+        set: &IpSet,
+        there: &InstalledSet,
+    ) -> Result<(), KernelError> {
+        let extra = there.entries.keys().filter(|entry| !set.entries.contains_key(entry));
+        let extra = extra.cloned().collect();
+        self.run_step(&Step::Remove(name.clone(), set.kind, extra))
+    }
+
     /// Makes the kernel have exactly these chains and sets of the guard.
     pub(crate) fn write_guard(&mut self, desired: &GuardRules) -> Result<(), KernelError> {
         let mut installed = self.read_guard_sets()?;
@@ -134,26 +189,14 @@ impl Kernel {
             installed.clear();
         }
         for (name, set) in &desired.sets {
-            let there = installed.get(name);
-            if there.is_none() {
-                self.run_step(&Step::Create(name.clone(), set.kind, set.family))?;
-            }
-            let is_missing = |(entry, comment): &(&crate::Entry, &Name)| {
-                there.is_none_or(|there| there.entries.get(*entry) != Some(*comment))
-            };
-            let missing = set.entries.iter().filter(is_missing);
-            let missing = missing.map(|(entry, comment)| (entry.clone(), comment.clone()));
-            self.run_step(&Step::Add(name.clone(), set.kind, missing.collect()))?;
+            self.write_set(name, set, installed.get(name))?;
         }
         self.write_guard_rules(desired)?;
         for (name, there) in &installed {
-            let Some(set) = desired.sets.get(name) else {
-                self.run_step(&Step::Destroy(name.clone()))?;
-                continue;
-            };
-            let extra = there.entries.keys().filter(|entry| !set.entries.contains_key(entry));
-            let extra = extra.cloned().collect();
-            self.run_step(&Step::Remove(name.clone(), set.kind, extra))?;
+            match desired.sets.get(name) {
+                Some(set) => self.remove_extra(name, set, there)?,
+                None => self.run_step(&Step::Destroy(name.clone()))?,
+            }
         }
         Ok(())
     }

@@ -4,14 +4,14 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Mode, NodeLinks,
-    TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal, Mode,
+    NodeLinks, Records, TerminateFlows,
 };
 use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
 
 use crate::{
-    Installed, Planner, Step, TableId, Transaction, guard, guard_tables,
+    Installed, NftTable, Planner, Step, TableId, Transaction, guard, guard_tables,
     kernel::{Kernel, KernelError},
     names, replan, transaction,
     wire::{self, KeyBytes},
@@ -86,11 +86,16 @@ impl Datapath for Nft {
 
     fn remove(&mut self) -> Result<(), ApplyError> {
         self.enforce(&Guard::default())?;
+        self.write_journal(&Records::new())?;
         let removed = self.kernel.run(TableId::Policies, &transaction::removal());
         removed.map_err(failed("cannot remove table inet weir"))
     }
 
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        Some(self)
+    }
+
+    fn journal(&mut self) -> Option<&mut dyn Journal> {
         Some(self)
     }
 
@@ -130,7 +135,7 @@ impl EnforceGuard for Nft {
         self.links.read_changed()
     }
 
-    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+    fn records(&mut self) -> Result<Records, ApplyError> {
         let installed = self.kernel.read(TableId::Guard);
         Ok(guard::records(&installed.map_err(failed(READ_GUARD))?))
     }
@@ -139,13 +144,7 @@ impl EnforceGuard for Nft {
         let mut missing = Vec::new();
         for table in guard_tables(desired, self.mode) {
             let installed = self.kernel.read(table.id).map_err(failed(READ_GUARD))?;
-            let is_empty = table.sets.is_empty() && table.chains.is_empty();
-            let plan = match (is_empty, installed.has_table) {
-                (true, false) => continue,
-                (true, true) => transaction::removal(),
-                (false, _) => replan::replan(&table, &installed).in_one_group(),
-            };
-            match self.kernel.run(table.id, &plan) {
+            match self.kernel.run(table.id, &whole_table(&table, &installed)) {
                 Err(error) if table.id == TableId::BridgeGuard && error.is_unsupported() => {
                     missing.push(
                         "this kernel has no nftables for bridges: pods on a bridge can forge \
@@ -166,6 +165,31 @@ impl EnforceGuard for Nft {
             changed |= taken.map_err(failed("cannot listen to changes of nftables"))?;
         }
         Ok(changed)
+    }
+}
+
+impl Journal for Nft {
+    fn read_journal(&mut self) -> Result<Records, ApplyError> {
+        let installed = self.kernel.read(TableId::Journal);
+        Ok(guard::records(&installed.map_err(failed("cannot read table inet weir-journal"))?))
+    }
+
+    fn write_journal(&mut self, records: &Records) -> Result<(), ApplyError> {
+        let installed = self.kernel.read(TableId::Journal);
+        let installed = installed.map_err(failed("cannot read table inet weir-journal"))?;
+        let plan = whole_table(&guard::journal_table(records), &installed);
+        let written = self.kernel.run(TableId::Journal, &plan);
+        written.map_err(failed("cannot write table inet weir-journal"))
+    }
+}
+
+/// The way to a table, which need not exist if it is empty.
+fn whole_table(table: &NftTable, installed: &Installed) -> Transaction {
+    let is_empty = table.sets.is_empty() && table.chains.is_empty();
+    match (is_empty, installed.has_table) {
+        (true, false) => Transaction::default(),
+        (true, true) => transaction::removal(),
+        (false, _) => replan::replan(table, installed).in_one_group(),
     }
 }
 

@@ -14,7 +14,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use weir_datapath::{DropCause, Guard, Mode, Tunnel, join_pieces, pieces};
+use weir_datapath::{DropCause, Guard, Mode, Records, Tunnel, join_pieces, pieces};
 use weir_model::{IpFamily, Name, PortRange, Protocol};
 
 use crate::{
@@ -48,24 +48,36 @@ pub fn guard_tables(guard: &Guard, mode: Mode) -> [NftTable; 2] {
     if !guard.tunnels.is_empty() {
         add_tunnels(&mut inet, guard, mode);
     }
-    if !guard.records.is_empty() {
-        let kind = SetKind::Records;
-        let comment = names::comment("pods that the CNI plugin reported, for the next agent");
-        let elements = guard.records.iter().flat_map(|(number, record)| {
-            let pieces = (0..).zip(pieces(record, MAX_COMMENT_BYTES));
-            pieces.map(|(position, piece)| {
-                let data = ElementData { verdict: NftVerdict::Accept, comment: piece.into() };
-                (ElementKey::Record(*number, position), Some(Arc::new(data)))
-            })
-        });
-        let set = NftSet { kind, comment, elements: elements.collect() };
-        inet.sets.insert(RECORDS.into(), set);
-    }
+    add_records(&mut inet, &guard.records, "pods that the CNI plugin reported, for the next agent");
     [inet, bridge]
 }
 
+/// The table that keeps records for the next agent.
+pub(crate) fn journal_table(records: &Records) -> NftTable {
+    let mut table = NftTable { id: TableId::Journal, ..NftTable::default() };
+    add_records(&mut table, records, "policies that agents compiled when they ended");
+    table
+}
+
+/// Adds the set that keeps records, if there are any.
+fn add_records(table: &mut NftTable, records: &Records, comment: &str) {
+    if records.is_empty() {
+        return;
+    }
+    let elements = records.iter().flat_map(|(number, record)| {
+        let pieces = (0..).zip(pieces(record, MAX_COMMENT_BYTES));
+        pieces.map(|(position, piece)| {
+            let data = ElementData { verdict: NftVerdict::Accept, comment: piece.into() };
+            (ElementKey::Record(*number, position), Some(Arc::new(data)))
+        })
+    });
+    let (kind, comment) = (SetKind::Records, names::comment(comment));
+    let set = NftSet { kind, comment, elements: elements.collect() };
+    table.sets.insert(RECORDS.into(), set);
+}
+
 /// The records in the installed table.
-pub(crate) fn records(installed: &Installed) -> BTreeMap<u32, String> {
+pub(crate) fn records(installed: &Installed) -> Records {
     let set = installed.sets.get(RECORDS);
     let set = set.filter(|set| set.declared == SetKind::Records.declared());
     let elements = set.into_iter().flat_map(|set| &set.elements);

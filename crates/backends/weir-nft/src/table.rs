@@ -15,24 +15,28 @@ pub enum TableId {
     Guard,
     /// The guard for frames that enter a bridge: `bridge weir-guard`.
     BridgeGuard,
+    /// Records for the next agent: `inet weir-journal`.
+    Journal,
 }
 
 impl TableId {
     /// All tables.
-    pub(crate) const ALL: [TableId; 3] = [TableId::Policies, TableId::Guard, TableId::BridgeGuard];
+    pub(crate) const ALL: [TableId; 4] =
+        [TableId::Policies, TableId::Guard, TableId::BridgeGuard, TableId::Journal];
 
     /// The name of the table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             TableId::Policies => "weir",
             TableId::Guard | TableId::BridgeGuard => "weir-guard",
+            TableId::Journal => "weir-journal",
         }
     }
 
     /// The kernel's number of the table's family.
     pub(crate) fn family(self) -> u8 {
         match self {
-            TableId::Policies | TableId::Guard => NFPROTO_INET,
+            TableId::Policies | TableId::Guard | TableId::Journal => NFPROTO_INET,
             TableId::BridgeGuard => NFPROTO_BRIDGE,
         }
     }

@@ -28,7 +28,7 @@ impl fmt::Display for NftTable {
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = match self {
-            TableId::Policies | TableId::Guard => "inet",
+            TableId::Policies | TableId::Guard | TableId::Journal => "inet",
             TableId::BridgeGuard => "bridge",
         };
         write!(f, "{family} {}", self.name())

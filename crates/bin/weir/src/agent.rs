@@ -10,6 +10,7 @@ use weir_kube::{Access, RetryPolicy};
 use weir_model::Verdict;
 
 use crate::{
+    budget::BudgetArgs,
     datapath::DatapathKind,
     exit::Exit,
     failure::Failure,
@@ -101,6 +102,8 @@ pub(crate) struct AgentCommand {
     /// The socket on which the CNI plugin waits for a pod's rules [default: none]
     #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
     cni_socket: Option<PathBuf>,
+    #[command(flatten)]
+    budget: BudgetArgs,
     #[command(flatten)]
     log: LogArgs,
     /// Set net.bridge.bridge-nf-call-iptables and -ip6tables if the node has bridges
@@ -263,6 +266,7 @@ impl AgentCommand {
             cni: self.cni_socket.clone(),
             spoofing: self.spoofing.into(),
             encapsulation: self.encapsulation.into(),
+            budget: self.budget.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),
         };

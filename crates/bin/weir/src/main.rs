@@ -6,6 +6,7 @@
 
 mod agent;
 mod args;
+mod budget;
 mod clusters;
 mod clusterset_args;
 mod completions;

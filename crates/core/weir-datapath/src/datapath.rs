@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Flow, Program, Protocol, Verdict};
 
-use crate::{ApplyError, EnforceGuard, Planner};
+use crate::{ApplyError, EnforceGuard, Journal, Planner};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -41,6 +41,11 @@ pub trait Datapath {
 
     /// The means to check packets of pods beyond policies, if the machine has one.
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
+        None
+    }
+
+    /// The means to keep records for the next agent, if the machine has one.
+    fn journal(&mut self) -> Option<&mut dyn Journal> {
         None
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use weir_model::Name;
 
-use crate::ApplyError;
+use crate::{ApplyError, Records};
 
 /// What a node denies its pods, whatever policies allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,8 @@ pub struct Guard {
     pub tunnels: BTreeSet<Tunnel>,
     /// The addresses of the node's pods, whose packets are checked for encapsulation.
     pub pods: BTreeSet<IpAddr>,
-    /// Texts that the machine keeps for the next agent, by number. They consist of printable ASCII
-    /// characters except quotes and backslashes.
-    pub records: BTreeMap<u32, String>,
+    /// Texts that the machine keeps for the next agent.
+    pub records: Records,
 }
 
 /// How a tunnel of the node recognises its packets.
@@ -58,7 +57,7 @@ pub trait EnforceGuard {
     fn changed_links(&mut self) -> Result<Option<NodeLinks>, ApplyError>;
 
     /// Reads the records that an earlier agent left.
-    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError>;
+    fn records(&mut self) -> Result<Records, ApplyError>;
 
     /// Enforces a guard instead of the installed one. A guard that is already in force costs no
     /// write. Returns the parts that this machine cannot enforce.
@@ -75,7 +74,7 @@ pub fn pieces(record: &str, length: usize) -> impl Iterator<Item = &str> {
 
 /// Joins the pieces of records, each with the number of its record and its position. A record with
 /// a gap is left out.
-pub fn join_pieces(pieces: BTreeMap<(u32, u32), &str>) -> BTreeMap<u32, String> {
+pub fn join_pieces(pieces: BTreeMap<(u32, u32), &str>) -> Records {
     let mut records: BTreeMap<u32, Vec<(u32, &str)>> = BTreeMap::new();
     for ((number, position), piece) in pieces {
         records.entry(number).or_default().push((position, piece));

@@ -36,7 +36,7 @@ use std::{
 
 use weir_model::{Delta, Endpoint, PodId, Program, SetId};
 
-use crate::{ApplyError, Datapath, Drift, EnforceGuard, Planner, Shortfall};
+use crate::{ApplyError, Datapath, Drift, EnforceGuard, Journal, Planner, Shortfall};
 
 pub use attempt::PlannedDelta;
 use attempt::Written;
@@ -153,6 +153,11 @@ impl<D: Datapath> Ledger<D> {
     /// The machine's means to check packets of pods beyond policies.
     pub fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         self.datapath.guard()
+    }
+
+    /// The machine's means to keep records for the next agent.
+    pub fn journal(&mut self) -> Option<&mut dyn Journal> {
+        self.datapath.journal()
     }
 
     /// The machine's counters of denied packets.

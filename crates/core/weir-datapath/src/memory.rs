@@ -1,15 +1,10 @@
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    fmt, mem,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::BTreeSet, fmt, mem, rc::Rc};
 
 use weir_model::{Delta, Direction, Flow, PodId, Program, Verdict};
 
 use crate::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, NodeLinks, Plan,
-    Planner, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal,
+    NodeLinks, Plan, Planner, Records, TerminateFlows,
 };
 
 /// The simplest datapath: a machine in memory, for tests. Clones share one machine.
@@ -29,6 +24,8 @@ pub struct MemoryState {
     pub rejects: BTreeSet<PodId>,
     /// The guard in force.
     pub guard: Guard,
+    /// The records for the next agent.
+    pub journal: Records,
     /// The links of the machine.
     pub links: NodeLinks,
     /// Whether the machine is unreachable.
@@ -159,6 +156,7 @@ impl Datapath for Memory {
         machine.check_reachable()?;
         machine.installed = Program::default();
         machine.guard = Guard::default();
+        machine.journal = Records::new();
         Ok(())
     }
 
@@ -169,6 +167,25 @@ impl Datapath for Memory {
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         Some(self)
     }
+
+    fn journal(&mut self) -> Option<&mut dyn Journal> {
+        Some(self)
+    }
+}
+
+impl Journal for Memory {
+    fn read_journal(&mut self) -> Result<Records, ApplyError> {
+        let machine = self.0.borrow();
+        machine.check_reachable()?;
+        Ok(machine.journal.clone())
+    }
+
+    fn write_journal(&mut self, records: &Records) -> Result<(), ApplyError> {
+        let mut machine = self.0.borrow_mut();
+        machine.check_reachable()?;
+        machine.journal.clone_from(records);
+        Ok(())
+    }
 }
 
 impl EnforceGuard for Memory {
@@ -178,7 +195,7 @@ impl EnforceGuard for Memory {
         Ok(Some(machine.links.clone()))
     }
 
-    fn records(&mut self) -> Result<BTreeMap<u32, String>, ApplyError> {
+    fn records(&mut self) -> Result<Records, ApplyError> {
         let machine = self.0.borrow();
         machine.check_reachable()?;
         Ok(machine.guard.records.clone())

@@ -226,8 +226,14 @@ impl Cluster {
     }
 
     /// All pods with addresses in a scope that a selector matches. Searches by label or by
-    /// namespace, whichever visits fewer pods.
-    pub(crate) fn select(&self, scope: ScopeId, selector: SelectorId) -> Vec<PodIndex> {
+    /// namespace, whichever visits fewer pods. Subtracts the number of visited pods from an
+    /// allowance; `None` if it is too small.
+    pub(crate) fn select(
+        &self,
+        scope: ScopeId,
+        selector: SelectorId,
+        comparisons: &mut usize,
+    ) -> Option<Vec<PodIndex>> {
         let anchored = self.pods.postings.lists(self.selectors.anchors(selector), &self.labels);
         let by_label: Option<usize> =
             anchored.as_ref().map(|lists| lists.iter().map(|list| list.len()).sum());
@@ -246,7 +252,8 @@ impl Cluster {
             }
             by_namespace.push(list);
         }
-        match anchored {
+        *comparisons = comparisons.checked_sub(count.min(limit))?;
+        Some(match anchored {
             Some(lists) if count > limit => {
                 let in_scope =
                     |id: &PodIndex| self.namespaces.is_in(self.pods.get(*id).namespace, scope);
@@ -263,7 +270,13 @@ impl Cluster {
                 .copied()
                 .filter(|id| self.matches(*id, selector))
                 .collect(),
-        }
+        })
+    }
+
+    /// All pods. Subtracts their number from an allowance; `None` if it is too small.
+    pub(crate) fn all_pods(&self, comparisons: &mut usize) -> Option<Vec<PodIndex>> {
+        *comparisons = comparisons.checked_sub(self.pods.len())?;
+        Some(self.pods.iter().map(|(pod, _)| pod).collect())
     }
 }
 

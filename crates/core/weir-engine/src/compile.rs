@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use weir_model::{
     Action, Block, Direction, Holders, Location, Name, NamedPort, Origin, Peer, Peers, PolicyId,
     PolicyRule, PortMatch, PortNameList, PortOwners, PortRange, Ports, Protocol, Rule, Scope,
-    Section, SetId, SetKey, Who,
+    Section, SetId, SetKey, Tier, Who,
 };
 
 /// Every set that the rules of a policy in this namespace can use.
@@ -85,6 +85,19 @@ pub(crate) fn section(
         }
     }
     Section { policy: policy.clone(), location: location.clone(), rules: compiled, idle }
+}
+
+/// One direction of a policy that is locked down: it allows nothing.
+pub(crate) fn locked_down(
+    (policy, location): (&PolicyId, &Option<Location>),
+    tier: Tier,
+    direction: Direction,
+) -> Section {
+    let origin = Origin { direction, rule: 0, peer: None, line: 0 };
+    let deny = Rule { peers: Peers::Any, ports: Ports::Any, action: Action::Deny, origin };
+    // In the namespace tier, a section without rules isolates.
+    let rules = if tier == Tier::Namespace { Vec::new() } else { vec![deny] };
+    Section { policy: policy.clone(), location: location.clone(), rules, idle: Vec::new() }
 }
 
 /// The effects of a rule on addresses, in order of evaluation, with the holders that it must select.

@@ -64,6 +64,8 @@ impl ClassKey {
 struct Class {
     key: ClassKey,
     rules: Arc<RuleSet>,
+    /// The entries of its rules in the budget of the node.
+    entries: usize,
     endpoints: BTreeSet<PodId>,
 }
 
@@ -114,7 +116,7 @@ impl Endpoints {
                 }
             }
         }
-        for class in std::mem::take(&mut self.stale_classes) {
+        while let Some(class) = self.next_stale_class(cluster, policies, sets) {
             if self.classes.get(class).is_some_and(|class| !class.endpoints.is_empty()) {
                 self.compile(class, cluster, policies, sets);
                 recomputed.extend(
@@ -148,11 +150,30 @@ impl Endpoints {
         self.retire_unreached_baseline(policies);
         for class in gone {
             let gone = self.classes.remove(class);
+            policies.quota.resize_class(gone.entries, 0);
             policies.unlink(gone.key.groups(), class);
             self.class_ids.remove(&gone.key);
         }
         unused.into_iter().for_each(|set| sets.release(set, cluster));
         delta
+    }
+
+    /// The next class to compile. When all are compiled, locks down policies that exceed the budget,
+    /// which makes further classes stale.
+    fn next_stale_class(
+        &mut self,
+        cluster: &mut Cluster,
+        policies: &mut Policies,
+        sets: &mut Sets,
+    ) -> Option<u32> {
+        let is_complete = self.stale_classes.is_empty();
+        if policies.must_check_budget(sets) || is_complete && policies.should_check_budget(sets) {
+            policies.enforce_budget(sets, cluster);
+        }
+        for group in policies.quota.take_disturbed() {
+            self.mark_classes(policies.classes_of(group));
+        }
+        self.stale_classes.pop_first()
     }
 
     /// Releases the sets of baseline policies that apply only to isolated endpoints.
@@ -230,6 +251,7 @@ impl Endpoints {
         let class = self.classes.insert(Class {
             key: key.clone(),
             rules: Arc::default(),
+            entries: 0,
             endpoints: BTreeSet::new(),
         });
         policies.link(key.groups(), class);
@@ -245,13 +267,14 @@ impl Endpoints {
         policies: &mut Policies,
         sets: &mut Sets,
     ) {
-        let Class { key, rules, .. } = &mut self.classes[class];
+        let Class { key, rules, entries, .. } = &mut self.classes[class];
         let ClassKey::Selected(groups, ports) = key else {
             *rules = Arc::new(RuleSet { ingress: closed(), egress: closed() });
             return;
         };
         let ports = ports.as_deref().unwrap_or_default();
         let order = policies.in_order(groups);
+        let mut used = 0;
         let mut chain = |direction| {
             let mut chain = Chain::default();
             for &policy in &order {
@@ -263,6 +286,7 @@ impl Endpoints {
                 else {
                     continue;
                 };
+                used += policies.rule_entries(policy, direction);
                 match tier {
                     Tier::Admin { .. } => chain.admin.push(section),
                     Tier::Namespace => chain.isolation.get_or_insert_default().push(section),
@@ -273,6 +297,8 @@ impl Endpoints {
         };
         let compiled =
             RuleSet { ingress: chain(Direction::Ingress), egress: chain(Direction::Egress) };
+        policies.quota.resize_class(*entries, used);
+        *entries = used;
         for direction in Direction::BOTH {
             if compiled.chain(direction).isolation.is_some() {
                 let baseline = policies.baseline_of(groups);

@@ -1,10 +1,16 @@
-use std::{borrow::Borrow, collections::BTreeSet, net::IpAddr};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use smallvec::SmallVec;
-use weir_model::{Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy};
+use weir_model::{
+    Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId,
+};
 
 use crate::{
-    Locality,
+    Budget, Locality, Lockdown,
     cluster::Cluster,
     endpoints::Endpoints,
     nodes::NodeId,
@@ -36,11 +42,16 @@ pub struct Engine {
 type AddressList = SmallVec<[IpAddr; 4]>;
 
 impl Engine {
-    /// An engine for an empty world.
+    /// An engine for an empty world, without limits.
     pub fn new(locality: Locality) -> Self {
+        Engine::with_budget(locality, Budget::UNLIMITED)
+    }
+
+    /// An engine for an empty world that locks down policies which exceed a budget.
+    pub fn with_budget(locality: Locality, budget: Budget) -> Self {
         Engine {
             cluster: Cluster::new(locality),
-            policies: Policies::default(),
+            policies: Policies::new(budget),
             sets: Sets::default(),
             endpoints: Endpoints::default(),
         }
@@ -78,6 +89,29 @@ impl Engine {
     /// How many policies there are.
     pub fn policies(&self) -> usize {
         self.policies.len()
+    }
+
+    /// The policies that are locked down: each isolates its pods and allows nothing.
+    pub fn lockdowns(&self) -> BTreeMap<PolicyId, Lockdown> {
+        self.policies.lockdowns().map(|(id, why)| (id.clone(), why)).collect()
+    }
+
+    /// The policies that select an endpoint.
+    pub fn policies_in_use(&self) -> BTreeSet<PolicyId> {
+        self.policies.in_use().cloned().collect()
+    }
+
+    /// Locks down these policies, and no others by request. Policies can be named before they exist.
+    pub fn request_lockdowns(&mut self, policies: BTreeSet<PolicyId>) -> Delta {
+        self.policies.request_lockdowns(policies, &mut self.sets, &mut self.cluster);
+        self.compute_delta()
+    }
+
+    /// Checks again whether policies that are locked down exceed the budget. Without this, a
+    /// lockdown lasts until the policy changes or selects no endpoint any more.
+    pub fn reconsider_lockdowns(&mut self) -> Delta {
+        self.policies.reconsider_lockdowns();
+        self.compute_delta()
     }
 
     /// Drains the contests that changed. A contest with fewer than two pods has ended.

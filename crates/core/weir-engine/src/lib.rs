@@ -18,6 +18,7 @@
 //! pods that have the label it needs. The members of a set are enumerated only when the set is new.
 
 mod anchors;
+mod budget;
 mod cluster;
 mod compile;
 mod domains;
@@ -33,10 +34,12 @@ mod pods;
 mod policies;
 mod postings;
 mod remedy;
+mod sections;
 mod selectors;
 mod sets;
 mod slab;
 
+pub use budget::{Budget, Lockdown, rule_entries};
 pub use engine::{Contest, Engine};
 pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, explain};
 pub use remedy::{Remedy, remedy};

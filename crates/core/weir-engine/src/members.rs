@@ -5,11 +5,12 @@ use std::{collections::BTreeSet, net::IpAddr};
 use weir_model::{Holders, Member, PortOwners, SetDelta, SetId, SetKey};
 
 use crate::{
+    budget::{Allowance, Lockdown},
     cluster::Cluster,
     namespaces::{Moved, NamespaceId, ScopeId},
     nodes::NodeId,
     pods::PodIndex,
-    sets::{MemberSource, Memberships, SetIndex, Sets},
+    sets::{MemberSource, Memberships, Selection, SetIndex, Sets},
 };
 
 impl Sets {
@@ -70,14 +71,18 @@ impl Sets {
     fn retain_held(&self, found: &mut Memberships, start: usize, holders: usize) {
         let mut all = found.split_off(start);
         all.sort_unstable();
-        let held = all.chunk_by(|one, two| one == two).filter(|same| {
-            match self.rule_for_holders(same[0].0) {
-                None => same.len() == holders,
-                Some(Holders::Any) => true,
-                Some(Holders::NotAll) => same.len() < holders,
-            }
-        });
+        let groups = all.chunk_by(|one, two| one == two);
+        let held = groups.filter(|same| self.is_held(same[0].0, same.len(), holders));
         found.extend(held.map(|same| same[0]));
+    }
+
+    /// Whether a set contains an address of which it selects this many holders.
+    fn is_held(&self, set: SetIndex, selected: usize, holders: usize) -> bool {
+        match self.rule_for_holders(set) {
+            None => selected == holders,
+            Some(Holders::Any) => true,
+            Some(Holders::NotAll) => selected < holders,
+        }
     }
 
     /// Whether a set contains addresses that only one pod holds.
@@ -214,6 +219,7 @@ impl Sets {
     }
 
     fn add_member(&mut self, set: SetIndex, member: Member) {
+        self.count_added(set);
         match self.change(set) {
             SetDelta::Put(members) => {
                 members.insert(member);
@@ -228,6 +234,7 @@ impl Sets {
     }
 
     fn remove_member(&mut self, set: SetIndex, member: Member) {
+        self.count_removed(set);
         match self.change(set) {
             SetDelta::Put(members) => {
                 members.remove(&member);
@@ -258,45 +265,64 @@ impl Sets {
         gone.chain(changes)
     }
 
-    /// Enumerates all members of a set.
-    pub(crate) fn contents(&self, set: SetIndex, cluster: &Cluster) -> BTreeSet<Member> {
-        let mut found = Memberships::new();
-        match self.source(set) {
-            _ if !self.has_owned(set) => (),
+    /// Enumerates all members of a set, if an allowance is large enough, and reduces the allowance.
+    pub(crate) fn contents(
+        &self,
+        set: SetIndex,
+        allowance: &mut Allowance,
+        cluster: &Cluster,
+    ) -> Result<BTreeSet<Member>, Lockdown> {
+        let pods = match self.source(set) {
             MemberSource::Selection(selection) => {
-                let selection = &self.selections[selection];
-                for pod in cluster.select(selection.scope, selection.selector) {
-                    cluster.owned(pod).for_each(|address| {
-                        self.push_members(set, pod, address, cluster, &mut found)
-                    });
-                }
+                let Selection { scope, selector, .. } = self.selections[selection];
+                cluster.select(scope, selector, &mut allowance.comparisons)
             }
-            MemberSource::Ports => {
-                for (pod, _) in cluster.pods.iter() {
-                    cluster.owned(pod).for_each(|address| {
-                        self.push_members(set, pod, address, cluster, &mut found)
-                    });
-                }
-            }
+            MemberSource::Ports => cluster.all_pods(&mut allowance.comparisons),
             MemberSource::Nodes(selector) => {
-                return cluster
-                    .nodes
-                    .matching(selector, &cluster.labels, &cluster.selectors)
-                    .map(Member::from)
-                    .collect();
+                let Cluster { nodes, labels, selectors, .. } = cluster;
+                return allowance.collect(nodes.matching(selector, labels, selectors));
             }
-            MemberSource::Node(node) => {
-                return cluster.nodes.addresses(node).map(Member::from).collect();
-            }
+            MemberSource::Node(node) => return allowance.collect(cluster.nodes.addresses(node)),
             MemberSource::Domain => {
-                let SetKey::Domain(pattern) = &**self.id(set) else { return BTreeSet::new() };
-                return cluster.domains.matching(pattern).map(Member::from).collect();
+                let SetKey::Domain(pattern) = &**self.id(set) else { return Ok(BTreeSet::new()) };
+                return allowance.collect(cluster.domains.matching(pattern));
+            }
+        };
+        let pods = pods.ok_or(Lockdown::Comparisons)?;
+        let (mut found, mut contested) = (BTreeSet::new(), Memberships::new());
+        let mut of_pod = Memberships::new();
+        for pod in pods {
+            for &address in cluster.pods.get(pod).own_addresses() {
+                let mut holders = cluster.pods.holders(address);
+                if !holders.clone().any(|holder| holder == pod) {
+                    continue;
+                }
+                self.push_members(set, pod, address, cluster, &mut of_pod);
+                if holders.nth(1).is_none() {
+                    found.extend(of_pod.drain(..).map(|(_, member)| member));
+                } else {
+                    // Two names of a pod can stand for one port.
+                    of_pod.sort_unstable();
+                    of_pod.dedup();
+                    contested.append(&mut of_pod);
+                }
+            }
+            if found.len() + contested.len() > allowance.entries {
+                return Err(Lockdown::Policy);
             }
         }
-        let contested: Vec<IpAddr> = cluster.pods.contested().collect();
-        let of_set = self.memberships_of_pods(&contested, cluster).into_iter();
-        found.extend(of_set.filter(|(other, _)| *other == set));
-        found.into_iter().map(|(_, member)| member).collect()
+        if !self.has_owned(set) {
+            found.clear();
+        }
+        contested.sort_unstable();
+        for same in contested.chunk_by(|one, two| one == two) {
+            let holders = cluster.pods.holders(same[0].1.address).count();
+            if self.is_held(set, same.len(), holders) {
+                found.insert(same[0].1);
+            }
+        }
+        allowance.take_entries(found.len())?;
+        Ok(found)
     }
 }
 

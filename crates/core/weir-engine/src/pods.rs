@@ -90,6 +90,10 @@ impl Pods {
         &self.table[id]
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PodIndex, &PodEntry)> {
         self.table.iter()
     }

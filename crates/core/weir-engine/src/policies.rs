@@ -2,12 +2,12 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
-use weir_model::{
-    Direction, Location, NamedPort, PolicyId, PolicyRule, PortNameList, Section, Spec, Tier,
-};
+use weir_model::{Direction, Location, PolicyId, Section, Spec, Tier};
 
 use crate::{
+    Budget,
     anchors::AnchorIndex,
+    budget::Quota,
     cluster::Cluster,
     compile,
     namespaces::ScopeId,
@@ -26,7 +26,8 @@ pub(crate) type GroupIndex = u32;
 /// compiled.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    table: Slab<PolicyEntry>,
+    pub(crate) table: Slab<PolicyEntry>,
+    pub(crate) quota: Quota,
     by_id: HashTable<PolicyIndex>,
     hasher: DefaultHashBuilder,
     /// The distinct specs with their reference counts.
@@ -38,14 +39,14 @@ pub(crate) struct Policies {
     idle: Vec<GroupIndex>,
     /// Sets of policies that changed or no longer apply. They are released after the new rules have
     /// acquired theirs.
-    retired: Vec<SetIndex>,
+    pub(crate) retired: Vec<SetIndex>,
 }
 
 #[derive(Debug)]
-struct PolicyEntry {
-    id: PolicyId,
-    location: Option<Location>,
-    spec: Arc<Spec>,
+pub(crate) struct PolicyEntry {
+    pub(crate) id: PolicyId,
+    pub(crate) location: Option<Location>,
+    pub(crate) spec: Arc<Spec>,
     group: GroupIndex,
     ingress: Option<Box<CompiledDirection>>,
     egress: Option<Box<CompiledDirection>>,
@@ -53,14 +54,26 @@ struct PolicyEntry {
 
 /// One compiled direction of a policy.
 #[derive(Debug)]
-struct CompiledDirection {
-    sets: Vec<SetIndex>,
+pub(crate) struct CompiledDirection {
+    pub(crate) sets: Vec<SetIndex>,
+    /// The entries of its rules, without sets.
+    pub(crate) entries: usize,
     /// `None` if it depends on the endpoint's named ports.
-    section: Option<Arc<Section>>,
+    pub(crate) section: Option<Arc<Section>>,
 }
 
 impl PolicyEntry {
-    fn compiled(&mut self, direction: Direction) -> &mut Option<Box<CompiledDirection>> {
+    pub(crate) fn compiled(&self, direction: Direction) -> Option<&CompiledDirection> {
+        match direction {
+            Direction::Ingress => self.ingress.as_deref(),
+            Direction::Egress => self.egress.as_deref(),
+        }
+    }
+
+    pub(crate) fn compiled_mut(
+        &mut self,
+        direction: Direction,
+    ) -> &mut Option<Box<CompiledDirection>> {
         match direction {
             Direction::Ingress => &mut self.ingress,
             Direction::Egress => &mut self.egress,
@@ -71,24 +84,6 @@ impl PolicyEntry {
     fn depends_on_ports(&self) -> bool {
         let ingress = self.spec.rules(Direction::Ingress).unwrap_or_default();
         compile::depends_on_ports(ingress, Direction::Ingress)
-    }
-
-    fn compile(
-        &self,
-        rules: &[PolicyRule],
-        names: &[PortNameList],
-        direction: Direction,
-        ports: &[NamedPort],
-        sets: &Sets,
-    ) -> Arc<Section> {
-        let policy = (&self.id, &self.location);
-        let set = |key| sets.id_of(key);
-        Arc::new(compile::section(policy, rules, names, direction, ports, set))
-    }
-
-    /// Drops the compiled direction and returns its sets.
-    fn take_sets(&mut self, direction: Direction) -> Vec<SetIndex> {
-        self.compiled(direction).take().map(|compiled| compiled.sets).unwrap_or_default()
     }
 }
 
@@ -115,7 +110,11 @@ pub(crate) enum Touched {
 }
 
 impl Policies {
-    fn find(&self, id: &PolicyId) -> Option<PolicyIndex> {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Policies { quota: Quota::new(budget), ..Policies::default() }
+    }
+
+    pub(crate) fn find(&self, id: &PolicyId) -> Option<PolicyIndex> {
         self.by_id.find(self.hasher.hash_one(id), |index| self.table[*index].id == *id).copied()
     }
 
@@ -145,6 +144,7 @@ impl Policies {
             egress: None,
         };
         let index = self.table.insert(policy);
+        self.quota.register(index, &self.table[index].id);
         let (table, hasher) = (&self.table, &self.hasher);
         self.by_id.insert_unique(hash, index, |index| hasher.hash_one(&table[*index].id));
         let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
@@ -168,6 +168,7 @@ impl Policies {
             entry.remove();
         }
         Direction::BOTH.into_iter().for_each(|direction| self.retire(index, direction));
+        self.quota.forget(index);
         let gone = self.table.remove(index);
         self.release_spec(&gone.spec);
         let group = &mut self.groups[gone.group];
@@ -210,9 +211,18 @@ impl Policies {
         self.table.len()
     }
 
+    /// The policies that select an endpoint.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &PolicyId> {
+        let used = self.groups.iter().filter(|(_, group)| !group.classes.is_empty());
+        used.flat_map(|(_, group)| &group.policies).map(|policy| &self.table[*policy].id)
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.is_empty() && self.specs.is_empty() && self.groups.is_empty()
+        self.table.is_empty()
+            && self.specs.is_empty()
+            && self.groups.is_empty()
+            && self.quota.is_empty()
     }
 
     fn join(&mut self, id: &PolicyId, spec: &Spec, cluster: &mut Cluster) -> (GroupIndex, Touched) {
@@ -312,43 +322,6 @@ impl Policies {
         self.table[policy].spec.tier
     }
 
-    /// The compiled section of a policy for an endpoint with these named ports.
-    pub(crate) fn section(
-        &mut self,
-        policy: PolicyIndex,
-        direction: Direction,
-        ports: &[NamedPort],
-        sets: &mut Sets,
-        cluster: &mut Cluster,
-    ) -> Option<Arc<Section>> {
-        let policy = &mut self.table[policy];
-        let spec = policy.spec.clone();
-        let rules = spec.rules(direction)?;
-        // In the admin tiers, an empty list of rules has no effect.
-        if rules.is_empty() && spec.tier != Tier::Namespace {
-            return None;
-        }
-        if policy.compiled(direction).is_none() {
-            let names = compile::port_names(rules, direction);
-            let keys = compile::set_keys(&policy.id.namespace, rules, &names, direction);
-            let used = keys.into_iter().map(|key| sets.acquire(key, cluster)).collect();
-            let fixed = !compile::depends_on_ports(rules, direction);
-            let section = fixed.then(|| policy.compile(rules, &names, direction, &[], sets));
-            *policy.compiled(direction) = Some(Box::new(CompiledDirection { sets: used, section }));
-        }
-        let known = policy.compiled(direction).as_ref().and_then(|known| known.section.clone());
-        known.or_else(|| {
-            let names = compile::port_names(rules, direction);
-            Some(policy.compile(rules, &names, direction, ports, sets))
-        })
-    }
-
-    /// Drops one compiled direction of a policy that applies to no endpoint any more.
-    pub(crate) fn retire(&mut self, policy: PolicyIndex, direction: Direction) {
-        let sets = self.table[policy].take_sets(direction);
-        self.retired.extend(sets);
-    }
-
     pub(crate) fn group_of(&self, policy: PolicyIndex) -> GroupIndex {
         self.table[policy].group
     }
@@ -361,14 +334,15 @@ impl Policies {
             else {
                 continue;
             };
-            if classes.is_empty() {
-                for policy in policies {
-                    for direction in Direction::BOTH {
-                        self.retired.extend(self.table[*policy].take_sets(direction));
-                    }
+            let is_unused = classes.is_empty();
+            let is_gone = is_unused && policies.is_empty();
+            if is_unused {
+                for policy in policies.clone() {
+                    Direction::BOTH.into_iter().for_each(|way| self.retire(policy, way));
+                    self.quota.release(policy);
                 }
             }
-            if policies.is_empty() && classes.is_empty() {
+            if is_gone {
                 self.groups.remove(group);
                 self.group_ids.remove(&(scope, selector));
                 cluster.selectors.release(selector, &mut cluster.labels);

@@ -5,8 +5,13 @@ use smallvec::SmallVec;
 use weir_model::{Member, Name, PortOwners, Scope, Selector, SetDelta, SetId, SetKey};
 
 use crate::{
-    anchors::AnchorIndex, cluster::Cluster, namespaces::ScopeId, nodes::NodeId,
-    selectors::SelectorId, slab::Slab,
+    anchors::AnchorIndex,
+    budget::{Allowance, ENTRIES_PER_SET, Lockdown},
+    cluster::Cluster,
+    namespaces::ScopeId,
+    nodes::NodeId,
+    selectors::SelectorId,
+    slab::Slab,
 };
 
 /// A set in use.
@@ -35,6 +40,8 @@ pub(crate) struct Sets {
     /// The changes since the last `take_changes`.
     pub(crate) changes: BTreeMap<SetIndex, SetDelta>,
     pub(crate) gone: Vec<SetId>,
+    /// The number of members of all sets.
+    pub(crate) members: usize,
 }
 
 #[derive(Debug)]
@@ -42,6 +49,8 @@ struct SetEntry {
     id: SetId,
     uses: u32,
     source: MemberSource,
+    /// The number of members.
+    members: usize,
 }
 
 /// The source of the members of a set.
@@ -67,19 +76,68 @@ pub(crate) struct Selection {
 impl Sets {
     /// Interns the set with this definition and adds a reference to it.
     pub(crate) fn acquire(&mut self, key: SetKey, cluster: &mut Cluster) -> SetIndex {
+        let index = self.acquire_within(key, &mut Allowance::unlimited(), cluster);
+        index.expect("an unlimited allowance is never exceeded")
+    }
+
+    /// Interns the set with this definition and adds a reference to it, if an allowance is large
+    /// enough, and reduces the allowance.
+    pub(crate) fn acquire_within(
+        &mut self,
+        key: SetKey,
+        allowance: &mut Allowance,
+        cluster: &mut Cluster,
+    ) -> Result<SetIndex, Lockdown> {
         let id = SetId::new(key);
         if let Some(&index) = self.ids.get(&id) {
+            allowance.take_entries(self.entries_of(index))?;
             self.table[index].uses += 1;
-            return index;
+            return Ok(index);
         }
-        let index =
-            self.table.insert(SetEntry { id: id.clone(), uses: 1, source: MemberSource::Domain });
+        allowance.take_entries(ENTRIES_PER_SET)?;
+        let source = MemberSource::Domain;
+        let index = self.table.insert(SetEntry { id: id.clone(), uses: 1, source, members: 0 });
+        self.ids.insert(id.clone(), index);
         let source = self.attach(index, &id, cluster);
         self.table[index].source = source;
-        self.ids.insert(id, index);
-        let members = self.contents(index, cluster);
+        let members = self.contents(index, allowance, cluster);
+        let (members, error) =
+            members.map_or_else(|why| (BTreeSet::new(), Some(why)), |all| (all, None));
+        self.resize(index, members.len());
         self.changes.insert(index, SetDelta::Put(members));
-        index
+        match error {
+            None => Ok(index),
+            Some(why) => {
+                self.release(index, cluster);
+                Err(why)
+            }
+        }
+    }
+
+    /// The entries of a set in the budget.
+    pub(crate) fn entries_of(&self, index: SetIndex) -> usize {
+        ENTRIES_PER_SET + self.table[index].members
+    }
+
+    /// The entries of all sets in the budget.
+    pub(crate) fn entries(&self) -> usize {
+        self.table.len() * ENTRIES_PER_SET + self.members
+    }
+
+    /// Records the number of members of a set.
+    fn resize(&mut self, index: SetIndex, members: usize) {
+        let known = std::mem::replace(&mut self.table[index].members, members);
+        self.members = self.members - known + members;
+    }
+
+    /// Records that a set has one member more.
+    pub(crate) fn count_added(&mut self, index: SetIndex) {
+        self.resize(index, self.table[index].members + 1);
+    }
+
+    /// Records that a set has one member less.
+    pub(crate) fn count_removed(&mut self, index: SetIndex) {
+        self.resize(index, self.table[index].members - 1);
     }
 
     fn attach(&mut self, index: SetIndex, key: &SetKey, cluster: &mut Cluster) -> MemberSource {
@@ -167,6 +225,7 @@ impl Sets {
         if self.table[index].uses > 0 {
             return;
         }
+        self.resize(index, 0);
         let gone = self.table.remove(index);
         self.ids.remove(&gone.id);
         match gone.source {

@@ -68,6 +68,15 @@ pub enum Direction {
 impl Direction {
     /// Both, in order.
     pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+    /// The other one.
+    #[must_use]
+    pub fn opposite(self) -> Self {
+        match self {
+            Direction::Ingress => Direction::Egress,
+            Direction::Egress => Direction::Ingress,
+        }
+    }
 }
 
 impl fmt::Display for Direction {

@@ -6,16 +6,21 @@
 mod guard;
 mod input;
 mod inspection;
+mod lockdowns;
 mod nodes;
 mod plugins;
+mod suspects;
+mod upkeep;
 
 use std::{
+    collections::BTreeSet,
     mem,
     time::{Duration, Instant},
 };
 
-use weir_datapath::{Datapath, Drift, Ledger, Outcome};
+use weir_datapath::{Datapath, Ledger, Outcome, Records};
 use weir_engine::{Engine, Locality};
+use weir_model::PolicyId;
 use weir_runtime::{SourceEvent, delay, jitter};
 
 use crate::{
@@ -30,6 +35,7 @@ use input::InputState;
 pub(crate) use input::SourceState;
 use inspection::Inspector;
 pub(crate) use plugins::Plugins;
+use suspects::Suspects;
 
 /// The minimum time between two transactions. Changes that arrive meanwhile share the next one.
 const BATCH_WINDOW: Duration = Duration::from_millis(10);
@@ -37,14 +43,8 @@ const BATCH_WINDOW: Duration = Duration::from_millis(10);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest delay after failed transactions.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// The interval of checks whether another program changed the rules.
-const DRIFT_INTERVAL: Duration = Duration::from_secs(1);
-/// The minimum time between two searches for connections to terminate.
-const TERMINATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval of checks of the bridges' settings.
 const BRIDGE_INTERVAL: Duration = Duration::from_secs(10);
-/// The interval of readings of the machine's count of denied packets. Reports arrive in less time.
-const DENIED_INTERVAL: Duration = Duration::from_secs(15);
 /// The minimum time between two counts of rules and sets.
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -56,6 +56,12 @@ pub(crate) struct Agent<D: Datapath> {
     /// The CNI plugin's requests, if the agent serves it.
     plugins: Option<Plugins>,
     guard: GuardState,
+    /// The policies that may be too much for the agent; none before the journal was read.
+    suspects: Option<Suspects>,
+    /// The records that the machine keeps.
+    journal: Records,
+    /// The policies that the engine locks down by request.
+    locked: BTreeSet<PolicyId>,
     applies: Applies,
     kernel: KernelSettings,
     inspector: Inspector,
@@ -88,6 +94,8 @@ struct Schedule {
     bridges: Instant,
     count: Instant,
     denied: Instant,
+    /// When to check locked down policies again, if there are any.
+    reconsider: Option<Instant>,
     /// Whether the counts are stale.
     needs_count: bool,
 }
@@ -103,11 +111,14 @@ impl<D: Datapath> Agent<D> {
         let mut guard = GuardState::new(options);
         guard.is_maintained = ledger.guard().is_some();
         Agent {
-            engine: Engine::new(Locality::Node(options.node.clone())),
+            engine: Engine::with_budget(Locality::Node(options.node.clone()), options.budget),
             ledger,
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
             guard,
+            suspects: None,
+            journal: Records::new(),
+            locked: BTreeSet::new(),
             applies: Applies::default(),
             kernel: KernelSettings::here(),
             inspector: Inspector::new(options.surroundings.clone(), now),
@@ -120,6 +131,7 @@ impl<D: Datapath> Agent<D> {
                 bridges: now,
                 count: now,
                 denied: now,
+                reconsider: None,
                 needs_count: true,
             },
             reporter,
@@ -170,7 +182,8 @@ impl<D: Datapath> Agent<D> {
     /// Does all work that is due.
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.reporter.heartbeat();
-        self.compile();
+        self.compile(now);
+        self.reconsider_lockdowns(now);
         if now >= self.due.drift {
             self.check_drift(now);
         }
@@ -182,6 +195,7 @@ impl<D: Datapath> Agent<D> {
         if !self.ledger.is_up_to_date() && now >= self.due.apply {
             self.apply();
         }
+        self.test_suspects(now);
         self.update_guard(now);
         self.reply(now);
         if self.ledger.has_flows_to_terminate() && now >= self.due.terminate {
@@ -212,7 +226,8 @@ impl<D: Datapath> Agent<D> {
         let reply = self.plugins.as_ref().and_then(Plugins::deadline);
         let inspect = self.inspector.deadline();
         let rest = [apply, terminate, count, reply, inspect, due.retry, Some(due.bridges)];
-        rest.into_iter().flatten().fold(due.drift, Instant::min)
+        let rest = rest.into_iter().chain([due.reconsider, self.next_test()]);
+        rest.flatten().fold(due.drift, Instant::min)
     }
 
     /// How long to wait for further events before changes are compiled, because a transaction has
@@ -255,11 +270,12 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
-    fn compile(&mut self) {
+    fn compile(&mut self, now: Instant) {
         let changes = mem::take(&mut self.input.changes);
         if changes.is_empty() {
             return;
         }
+        self.record_changes(&changes, now);
         let span =
             tracing::debug_span!("compile", changes = changes.len(), endpoints = 0, sets = 0);
         let _entered = span.enter();
@@ -269,6 +285,7 @@ impl<D: Datapath> Agent<D> {
         self.reporter.compiled(start.elapsed());
         self.due.needs_count = true;
         self.reporter.update_contests(self.engine.take_contests());
+        self.report_lockdowns();
         if !delta.is_empty() {
             self.ledger.add_delta(delta);
         } else if self.ledger.is_up_to_date() {
@@ -333,50 +350,10 @@ impl<D: Datapath> Agent<D> {
         self.reporter.in_force(received.drain(..), written.drain(..));
     }
 
-    fn check_drift(&mut self, now: Instant) {
-        let span = tracing::debug_span!("drift", drift = tracing::field::Empty);
-        let _entered = span.enter();
-        self.due.drift = now + DRIFT_INTERVAL;
-        self.reporter.log_suppressed_drops(now);
-        self.check_guard();
-        match self.ledger.drift() {
-            Ok(drift) => {
-                span.record("drift", tracing::field::debug(drift));
-                self.applies.is_repair |= drift == Drift::Changed;
-                if drift != Drift::None {
-                    self.due.apply = self.due.apply.min(now);
-                }
-            }
-            Err(error) => self.reporter.failed("drift", "cannot check the rules for drift", &error),
-        }
-        self.report_diagnostics();
-    }
-
-    /// Compares the machine's counters of denied packets with the reported ones.
-    fn count_denied(&mut self, now: Instant) {
-        self.due.denied = now + DENIED_INTERVAL;
-        match self.ledger.denied() {
-            Ok(counters) => self.reporter.denied(counters),
-            Err(error) => self.reporter.failed("drops", "cannot count denied packets", &error),
-        }
-    }
-
-    fn terminate_flows(&mut self, now: Instant) {
-        self.due.terminate = now + TERMINATE_INTERVAL;
-        match self.ledger.terminate_flows() {
-            Ok(count) => self.reporter.terminated(count),
-            Err(error) => {
-                self.reporter.failed("cut", "cannot terminate forbidden connections", &error);
-            }
-        }
-    }
-
-    fn report_diagnostics(&mut self) {
-        let Agent { ledger, reporter, .. } = self;
-        if let Some(rules) = ledger.rule_count() {
-            reporter.set_backend_rules(rules);
-        }
-        reporter.set_datapath_warnings(&ledger.shortfalls(), ledger.warnings());
+    /// Compiles the changes without applying them.
+    #[cfg(test)]
+    pub(crate) fn compile_only(&mut self, now: Instant) {
+        self.compile(now);
     }
 
     /// Checks these settings instead of the machine's.

@@ -27,6 +27,7 @@ pub(crate) struct AgentMetrics {
     pub(crate) members: Gauge,
     pub(crate) held: Gauge,
     pub(crate) contested: Gauge,
+    pub(crate) locked_down: Gauge,
     pub(crate) in_sync: Gauge,
     pub(crate) unread: Gauge,
     pub(crate) warnings: Gauge,
@@ -49,7 +50,7 @@ pub(crate) struct AgentMetrics {
 }
 
 /// The stages that errors are counted by.
-pub(crate) const STAGES: [&str; 6] = ["source", "apply", "drift", "cut", "drops", "cni"];
+pub(crate) const STAGES: [&str; 7] = ["source", "apply", "drift", "cut", "drops", "cni", "journal"];
 
 impl AgentMetrics {
     /// Creates and registers the metrics.
@@ -64,6 +65,7 @@ impl AgentMetrics {
             members: Gauge::default(),
             held: Gauge::default(),
             contested: Gauge::default(),
+            locked_down: Gauge::default(),
             in_sync: Gauge::default(),
             unread: Gauge::default(),
             warnings: Gauge::default(),
@@ -103,6 +105,11 @@ impl AgentMetrics {
         gauge("weir_set_members", "Members of these sets", &self.members);
         gauge("weir_held_endpoints", "Pods whose new rules the datapath rejects", &self.held);
         gauge("weir_contested_addresses", "Addresses that several pods claim", &self.contested);
+        gauge(
+            "weir_locked_down_policies",
+            "Policies that isolate their pods and allow nothing, because they exceed a budget",
+            &self.locked_down,
+        );
         gauge("weir_source_in_sync", "Whether the source has been read completely", &self.in_sync);
         gauge("weir_source_unread", "Findings that keep input out of effect", &self.unread);
         gauge("weir_warnings", "Warnings about the node", &self.warnings);

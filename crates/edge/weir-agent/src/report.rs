@@ -60,6 +60,8 @@ pub(crate) struct AgentStatus {
     pub(crate) last_apply: Option<LastApply>,
     #[serde(rename = "held")]
     pub(crate) rejected: Vec<RejectedEndpoint>,
+    /// The policies that isolate their pods and allow nothing.
+    pub(crate) locked_down: Vec<LockedPolicy>,
     pub(crate) findings: Vec<FindingReport>,
     pub(crate) unread: Vec<FindingReport>,
     /// Rules of other policy engines, and of weir's other datapaths.
@@ -134,6 +136,13 @@ impl RejectedEndpoint {
     }
 }
 
+/// A policy that is locked down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LockedPolicy {
+    pub(crate) policy: String,
+    pub(crate) reason: String,
+}
+
 /// A finding in the JSON shape of `weir lint -o json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FindingReport {
@@ -185,6 +194,7 @@ impl AgentReport {
             counts: Counts::default(),
             last_apply: None,
             rejected: Vec::new(),
+            locked_down: Vec::new(),
             findings: Vec::new(),
             unread: Vec::new(),
             leftovers: Vec::new(),

@@ -6,6 +6,7 @@
 mod contests;
 mod counts;
 mod drops;
+mod lockdowns;
 mod log;
 mod surroundings;
 
@@ -18,7 +19,7 @@ use std::{
 
 use weir_datapath::{ApplyError, Mode, Rejected, Shortfall};
 use weir_kube::{Recorder, UNREACHABLE};
-use weir_model::{Finding, Name, PodId, Program, Severity};
+use weir_model::{Finding, Name, PodId, PolicyId, Program, Severity};
 use weir_runtime::time::rfc3339;
 
 use crate::{
@@ -50,6 +51,10 @@ pub(crate) struct Reporter {
     unread: Vec<Finding>,
     rejected: Vec<RejectedEndpoint>,
     contests: Contests,
+    /// The policies that are locked down, with reasons.
+    lockdowns: BTreeMap<PolicyId, String>,
+    /// The number of policies that have yet to be tested.
+    untested: usize,
     warnings: Warnings,
     drops: DropLog,
 }
@@ -105,6 +110,8 @@ impl Reporter {
             unread: Vec::new(),
             rejected: Vec::new(),
             contests: Contests::default(),
+            lockdowns: BTreeMap::new(),
+            untested: 0,
             warnings: Warnings::default(),
         }
     }
@@ -335,6 +342,7 @@ impl Reporter {
             self.publish(self.findings.iter().filter_map(policy_events::of_finding));
             self.publish_rejected();
             self.publish(self.contests.events(&self.node));
+            self.publish(self.lockdown_events());
         }
     }
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode};
+use weir_engine::Budget;
 use weir_model::{Name, Verdict};
 use weir_runtime::http::{ListenError, bind};
 
@@ -65,6 +66,8 @@ pub struct AgentOptions {
     pub spoofing: Verdict,
     /// Whether pods may send packets for the tunnels of nodes.
     pub encapsulation: Verdict,
+    /// The most that policies may use.
+    pub budget: Budget,
     /// Whether the agent may change kernel settings.
     pub sysctls: Sysctls,
     /// The version of the program.
@@ -184,6 +187,7 @@ pub fn run<D: Datapath>(
         agent = agent.with_plugins(Plugins::new(options.node.clone(), reads));
     }
     run_loop(&mut agent, &events, &watch);
+    agent.close_journal();
     tracing::info!("stopped; the rules stay in force");
     Ok(())
 }
@@ -254,6 +258,7 @@ pub(crate) fn unlocked_once<D: Datapath>(
     if agent.is_in_sync() {
         agent.run_due(Instant::now());
     }
+    agent.close_journal();
     let reasons = report.status().reasons();
     if agent.has_failed() { Err(AgentError::Failed { reasons }) } else { Ok(reasons) }
 }

@@ -6,6 +6,7 @@ mod contests;
 mod drops;
 mod guard;
 mod kubernetes_events;
+mod lockdowns;
 mod surroundings;
 
 use std::{
@@ -22,6 +23,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_datapath::{DropCause, Dropped, Established, Memory, Mode};
+use weir_engine::Budget;
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_runtime::SourceEvent;
 use weir_source::{Folder, WriteState};
@@ -71,6 +73,7 @@ fn options(source: &Path) -> AgentOptions {
         cni: None,
         spoofing: Verdict::Deny,
         encapsulation: Verdict::Deny,
+        budget: Budget::default(),
         sysctls: Sysctls::Report,
         version: "1.2.3",
     }
@@ -124,6 +127,13 @@ impl Bench {
 
     /// Reads the folder, and does the work that is due a minute later.
     fn turn(&mut self) {
+        self.scan();
+        self.now += Duration::from_secs(60);
+        self.agent.run_due(self.now);
+    }
+
+    /// Reads the folder.
+    fn scan(&mut self) {
         // The folder reports a missing file as removed only after a second.
         let now = SystemTime::now();
         self.folder.scan(now, |_| WriteState::Done);
@@ -131,8 +141,6 @@ impl Bench {
         if let Some(event) = self.folder.next_event() {
             self.agent.handle(AgentEvent::Source(event, Instant::now()));
         }
-        self.now += Duration::from_secs(60);
-        self.agent.run_due(self.now);
     }
 
     /// Which of the other two pods reach the web pod.

@@ -235,7 +235,15 @@ pub(crate) fn restart_and_repair<B: Backend>(backend: B) {
         check(&cluster, (WEB, API), DB, false);
         check(&cluster, (API, API), DB, true);
     }
+    let journal = next.journal().unwrap();
+    assert_eq!(journal.read_journal().unwrap(), BTreeMap::new());
+    for records in [records.clone(), [(1, "other".to_owned())].into(), BTreeMap::new(), records] {
+        journal.write_journal(&records).unwrap();
+        assert_eq!(journal.read_journal().unwrap(), records);
+    }
+    assert!(!next.guard().unwrap().guard_drifted(&guard).unwrap(), "the journal is not the guard");
     next.remove().unwrap();
     assert_eq!(next.guard().unwrap().records().unwrap(), BTreeMap::new());
+    assert_eq!(next.journal().unwrap().read_journal().unwrap(), BTreeMap::new());
     check(&cluster, (WEB, API), FAR, true);
 }

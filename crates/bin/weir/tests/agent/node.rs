@@ -104,9 +104,19 @@ impl Node {
 
     /// Starts an agent.
     pub(crate) fn start(&self, more: &[&str]) -> Agent {
+        self.start_as(self.command(env!("CARGO_BIN_EXE_weir")), more)
+    }
+
+    /// Starts an agent that cannot allocate more than this many bytes.
+    pub(crate) fn start_with_memory(&self, bytes: u64, more: &[&str]) -> Agent {
+        let mut command = self.command("prlimit");
+        command.arg(format!("--data={bytes}")).arg(env!("CARGO_BIN_EXE_weir"));
+        self.start_as(command, more)
+    }
+
+    fn start_as(&self, mut command: Command, more: &[&str]) -> Agent {
         let log = self.folder.path().with_extension("log");
         let file = fs::File::options().create(true).append(true).open(&log).unwrap();
-        let mut command = self.command(env!("CARGO_BIN_EXE_weir"));
         command.args(self.arguments()).args(["--log-format", "json"]).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = self.lab.on_node("n1", || command.spawn()).unwrap().unwrap();

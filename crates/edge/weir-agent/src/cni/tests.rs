@@ -88,6 +88,7 @@ impl Bench {
             cni: Some(socket.clone()),
             spoofing: Verdict::Deny,
             encapsulation: Verdict::Deny,
+            budget: weir_engine::Budget::default(),
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };
