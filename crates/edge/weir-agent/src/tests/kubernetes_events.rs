@@ -18,7 +18,7 @@ fn events(cluster: &Cluster, namespace: &str) -> Vec<[String; 3]> {
 }
 
 #[test]
-fn contests_rejected_rules_and_failures_become_events() {
+fn contests_lockdowns_rejected_rules_and_failures_become_events() {
     let cluster = Cluster::start().unwrap();
     cluster.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).unwrap();
     let right = Right { group: "", resources: &["events"], verbs: &["create", "patch"] };
@@ -27,7 +27,8 @@ fn contests_rejected_rules_and_failures_become_events() {
     let account = tempfile::tempdir().unwrap();
     let kubeconfig = user.write_kubeconfig(account.path()).unwrap();
     let access = Access::new(Some(&kubeconfig), None);
-    let options = options(bench.disk.path());
+    let budget = Budget { policy: 2000, ..Budget::default() };
+    let options = AgentOptions { budget, ..options(bench.disk.path()) };
     bench.folder = Folder::new(bench.disk.path());
     let events_writer = Recorder::start(access, "weir-agent", "n1").unwrap();
     let reporter = Reporter::new(&options, bench.report.clone(), Some(events_writer));
@@ -39,6 +40,12 @@ fn contests_rejected_rules_and_failures_become_events() {
     bench.write("thief.yaml", &contests::thief("n2", ""));
     bench.turn();
     fs::remove_file(bench.disk.path().join("thief.yaml")).unwrap();
+    bench.turn();
+    // A policy exceeds its budget, and is then removed.
+    bench.write("large.yaml", &lockdowns::large("large", "job", 500));
+    bench.turn();
+    assert_eq!(bench.passes(), [2], "it allows nothing");
+    fs::remove_file(bench.disk.path().join("large.yaml")).unwrap();
     bench.turn();
     bench.memory.machine(|machine| machine.rejects = [PodId::new("shop", "web")].into());
     bench.write("policy.yaml", &policy("job"));
@@ -52,7 +59,7 @@ fn contests_rejected_rules_and_failures_become_events() {
 
     let all = || [events(&cluster, "shop"), events(&cluster, "default")].concat();
     let begun = Instant::now();
-    while all().len() < 3 {
+    while all().len() < 4 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", all());
         thread::sleep(Duration::from_millis(50));
     }
@@ -67,6 +74,13 @@ fn contests_rejected_rules_and_failures_become_events() {
         message,
         "node n1: evil/thief of another node claims 10.0.0.1 of shop/web: \
          the rules of shop/web stay in force"
+    );
+    let [_, reason, message] = about("NetworkPolicy large");
+    assert_eq!(reason, "PolicyLockedDown");
+    assert_eq!(
+        message,
+        "node n1 isolates its pods and allows nothing: \
+         it needs more entries than --policy-budget allows"
     );
     let [_, reason, message] = about("NetworkPolicy web");
     assert_eq!(reason, "NotApplied");

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A policy of the shop that selects nothing of interest and has this many rules.
-fn large(name: &str, app: &str, blocks: usize) -> String {
+/// A policy of the shop that allows this app, and as many blocks.
+pub(super) fn large(name: &str, app: &str, blocks: usize) -> String {
     let blocks: String = (0..blocks)
         .map(|number| {
             format!("{{ipBlock: {{cidr: 192.0.{}.{}/32}}}}, ", number / 256, number % 256)
