@@ -23,6 +23,8 @@ const ENTRIES_PER_RULE: usize = 8;
 /// The entries of a set without members. Adding a set to the kernel takes as long as adding many
 /// members.
 pub(crate) const ENTRIES_PER_SET: usize = 32;
+/// The engine stores which namespaces a selector matches: this many take as much memory as an entry.
+pub(crate) const NAMESPACES_PER_ENTRY: usize = 8;
 /// How many pods the selectors of a policy may be compared with, for each entry of its budget.
 const COMPARISONS_PER_ENTRY: usize = 64;
 
@@ -79,6 +81,12 @@ impl Allowance {
 
     pub(crate) fn take_entries(&mut self, entries: usize) -> Result<(), Lockdown> {
         self.entries = self.entries.checked_sub(entries).ok_or(Lockdown::Policy)?;
+        Ok(())
+    }
+
+    pub(crate) fn take_comparisons(&mut self, comparisons: usize) -> Result<(), Lockdown> {
+        self.comparisons =
+            self.comparisons.checked_sub(comparisons).ok_or(Lockdown::Comparisons)?;
         Ok(())
     }
 
@@ -253,7 +261,7 @@ impl Policies {
     ) {
         for direction in Direction::BOTH {
             let unused = self.drop_compiled(policy, direction);
-            unused.into_iter().for_each(|set| sets.release(set, cluster));
+            unused.into_iter().rev().for_each(|set| sets.release(set, cluster));
         }
         self.quota.lockdowns.insert(policy, why);
         self.quota.disturbed.push(self.group_of(policy));

@@ -4,7 +4,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use weir_model::{Claim, Labels, NamedPort, Pod, PodId};
+use weir_model::{Claim, Labels, NamedPort, Pod, PodId, Selector};
 
 use crate::{
     Locality,
@@ -271,6 +271,15 @@ impl Cluster {
                 .filter(|id| self.matches(*id, selector))
                 .collect(),
         })
+    }
+
+    /// How many namespaces a selector must be compared with.
+    pub(crate) fn namespaces_to_compare(&mut self, selector: &Selector) -> usize {
+        let Cluster { namespaces, labels, selectors, .. } = self;
+        let id = selectors.acquire(selector, labels);
+        let count = namespaces.candidates(id, labels, selectors);
+        selectors.release(id, labels);
+        count
     }
 
     /// All pods. Subtracts their number from an allowance; `None` if it is too small.

@@ -172,9 +172,10 @@ impl Namespaces {
         }
         now.sort_unstable();
         let before = std::mem::replace(&mut self.table[id].scopes, now.clone());
-        let left: Vec<u32> = before.iter().filter(|scope| !now.contains(scope)).copied().collect();
-        let entered: Vec<u32> =
-            now.iter().filter(|scope| !before.contains(scope)).copied().collect();
+        let without = |all: &[u32], others: &[u32]| -> Vec<u32> {
+            all.iter().filter(|scope| others.binary_search(scope).is_err()).copied().collect()
+        };
+        let (left, entered) = (without(&before, &now), without(&now, &before));
         for scope in &left {
             self.scopes[*scope].namespaces.remove(&id);
         }
@@ -226,6 +227,17 @@ impl Namespaces {
         scope
     }
 
+    /// How many declared namespaces a selector must be compared with.
+    pub(crate) fn candidates(
+        &self,
+        selector: SelectorId,
+        labels: &LabelTable,
+        selectors: &Selectors,
+    ) -> usize {
+        let lists = self.postings.lists(selectors.anchors(selector), labels);
+        lists.map_or(self.declared.len(), |lists| lists.iter().map(|list| list.len()).sum())
+    }
+
     /// The declared namespaces that a selector matches.
     fn matching<'a>(
         &'a self,
@@ -260,7 +272,10 @@ impl Namespaces {
         self.scope_ids.remove(&gone.selector);
         self.by_anchor.remove((), selectors.anchors(gone.selector), scope);
         for id in gone.namespaces {
-            self.table[id].scopes.retain(|other| *other != scope);
+            let scopes = &mut self.table[id].scopes;
+            if let Ok(at) = scopes.binary_search(&scope) {
+                scopes.remove(at);
+            }
         }
         selectors.release(gone.selector, labels);
     }

@@ -353,7 +353,8 @@ impl Policies {
                 );
             }
         }
-        for set in std::mem::take(&mut self.retired) {
+        // In reverse order, the sorted lists of scopes shrink at their ends.
+        for set in std::mem::take(&mut self.retired).into_iter().rev() {
             sets.release(set, cluster);
         }
     }

@@ -81,7 +81,7 @@ impl Policies {
             match sets.acquire_within(key, &mut allowance, cluster) {
                 Ok(set) => used.push(set),
                 Err(why) => {
-                    used.into_iter().for_each(|set| sets.release(set, cluster));
+                    used.into_iter().rev().for_each(|set| sets.release(set, cluster));
                     return self.lock_down(policy, why, sets, cluster);
                 }
             }

@@ -6,7 +6,7 @@ use weir_model::{Member, Name, PortOwners, Scope, Selector, SetDelta, SetId, Set
 
 use crate::{
     anchors::AnchorIndex,
-    budget::{Allowance, ENTRIES_PER_SET, Lockdown},
+    budget::{Allowance, ENTRIES_PER_SET, Lockdown, NAMESPACES_PER_ENTRY},
     cluster::Cluster,
     namespaces::ScopeId,
     nodes::NodeId,
@@ -40,8 +40,10 @@ pub(crate) struct Sets {
     /// The changes since the last `take_changes`.
     pub(crate) changes: BTreeMap<SetIndex, SetDelta>,
     pub(crate) gone: Vec<SetId>,
+    /// The entries that all sets have without members.
+    fixed: usize,
     /// The number of members of all sets.
-    pub(crate) members: usize,
+    members: usize,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct SetEntry {
     id: SetId,
     uses: u32,
     source: MemberSource,
+    /// The entries that it has without members.
+    fixed: usize,
     /// The number of members.
     members: usize,
 }
@@ -94,9 +98,15 @@ impl Sets {
             self.table[index].uses += 1;
             return Ok(index);
         }
-        allowance.take_entries(ENTRIES_PER_SET)?;
+        let namespaces =
+            namespaces_of(&id).map_or(0, |selector| cluster.namespaces_to_compare(selector));
+        allowance.take_comparisons(namespaces)?;
+        let fixed = ENTRIES_PER_SET + namespaces / NAMESPACES_PER_ENTRY;
+        allowance.take_entries(fixed)?;
         let source = MemberSource::Domain;
-        let index = self.table.insert(SetEntry { id: id.clone(), uses: 1, source, members: 0 });
+        let entry = SetEntry { id: id.clone(), uses: 1, source, fixed, members: 0 };
+        let index = self.table.insert(entry);
+        self.fixed += fixed;
         self.ids.insert(id.clone(), index);
         let source = self.attach(index, &id, cluster);
         self.table[index].source = source;
@@ -116,12 +126,12 @@ impl Sets {
 
     /// The entries of a set in the budget.
     pub(crate) fn entries_of(&self, index: SetIndex) -> usize {
-        ENTRIES_PER_SET + self.table[index].members
+        self.table[index].fixed + self.table[index].members
     }
 
     /// The entries of all sets in the budget.
     pub(crate) fn entries(&self) -> usize {
-        self.table.len() * ENTRIES_PER_SET + self.members
+        self.fixed + self.members
     }
 
     /// Records the number of members of a set.
@@ -227,6 +237,7 @@ impl Sets {
         }
         self.resize(index, 0);
         let gone = self.table.remove(index);
+        self.fixed -= gone.fixed;
         self.ids.remove(&gone.id);
         match gone.source {
             MemberSource::Selection(selection) => self.unselect(index, selection, cluster),
@@ -268,5 +279,15 @@ impl Sets {
         }
         cluster.selectors.release(selector, &mut cluster.labels);
         cluster.namespaces.release_scope(scope, &mut cluster.labels, &mut cluster.selectors);
+    }
+}
+
+/// The selector of the namespaces of a set, if it has one.
+fn namespaces_of(key: &SetKey) -> Option<&Selector> {
+    match key {
+        SetKey::Pods { namespaces, .. } => Some(namespaces),
+        SetKey::Ports { owners: PortOwners::Pods { namespaces, .. }, .. } => Some(namespaces),
+        SetKey::HeldBy(_, key) => namespaces_of(key),
+        _ => None,
     }
 }

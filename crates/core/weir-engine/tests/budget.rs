@@ -197,6 +197,27 @@ fn the_number_of_comparisons_is_limited() {
 }
 
 #[test]
+fn matches_of_namespaces_count() {
+    let mut engine = engine(Budget { policy: 60_000, ..Budget::UNLIMITED });
+    let namespaces = (0..2000).map(|number| {
+        let (name, labels, location) = (format!("n{number}").into(), Labels::default(), None);
+        Change::Put(Object::Namespace(Namespace { name, labels, location }))
+    });
+    engine.apply(namespaces.collect::<Vec<_>>());
+    engine.apply(pods());
+    // No pod is a member, but each selector matches all namespaces.
+    let peers = |count: u16| {
+        (0..count).map(|number| {
+            let absent = Requirement::NotIn("team".into(), [format!("x{number}").into()].into());
+            let pods = [Requirement::Exists("never".into())].into_iter().collect();
+            Who::Pods { scope: Scope::Matching([absent].into_iter().collect()), pods }
+        })
+    };
+    engine.apply([policy("evil", "wide", peers(1000)), policy("good", "small", peers(100))]);
+    assert_eq!(lockdowns(&engine), [("evil/wide".to_owned(), Lockdown::Policy)]);
+}
+
+#[test]
 fn a_requested_lockdown_lasts_until_it_is_withdrawn() {
     let mut engine = engine(Budget::UNLIMITED);
     let mut program = Program::default();
