@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use weir_model::Verdict;
+use weir_model::{Direction, Verdict};
+use weir_testkit::HostileShape;
 
 use crate::{
     filter::Filter,
@@ -51,6 +52,22 @@ fn selectors(count: usize) -> String {
 
 fn status(node: &Node) -> String {
     node.get("/status").map(|(_, status)| status).unwrap_or_default()
+}
+
+/// A policy of one megabyte with twenty thousand blocks and as many ports. Other policies take effect
+/// meanwhile.
+pub(crate) fn multiplies(filter: Filter) {
+    let node = Node::with(filter);
+    let agent = node.start_with_memory(CHART_MEMORY, &[]);
+    node.until("the agent is ready", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    let hostile = HostileShape::BlocksByPorts.manifests(Direction::Egress, 1_050_000);
+    node.write("hostile.yaml", &hostile.replace("here", "n1"));
+    node.until("the policy is in force", || status(&node).contains("\"policies\":2,"));
+    node.write("policy.yaml", &policy(0).replace(&OPEN.to_string(), &CLOSED.to_string()));
+    node.until("another tenant's policy takes effect", || verdict(&node, CLOSED) == Verdict::Allow);
+    assert_eq!(verdict(&node, OPEN), Verdict::Deny);
+    let peak = agent.peak_memory();
+    assert!(peak < 200 << 20, "{peak} bytes");
 }
 
 /// Ten million members of sets exceed the budget. Other policies take effect meanwhile.

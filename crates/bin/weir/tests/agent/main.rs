@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             with(filter, "repeated_kills_change_no_verdict", life::killed_again_and_again),
             with(filter, "once_applies_and_audit_allows_everything", life::once_and_audit),
             with(filter, "a_claim_takes_no_rules_off_a_pod", contest::a_pod_keeps_its_rules),
+            with(filter, "a_policy_does_not_multiply", hostile::multiplies),
             with(filter, "a_policy_over_budget_is_named", hostile::exceeds_the_budget),
             with(filter, "no_policy_terminates_two_agents", hostile::terminates_the_agent),
             with(filter, "a_drop_is_reported_with_pods_and_policies", life::drops),

@@ -191,6 +191,14 @@ impl Agent {
         panic!("the agent goes on");
     }
 
+    /// The most memory that the agent had, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kilobytes.unwrap().trim().parse::<u64>().unwrap() << 10
+    }
+
     /// The log of all agents on this node.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
