@@ -18,7 +18,7 @@ use weir_hcn::{
     Hcn, HcnSettings, HnsEndpoint, HnsNetwork, Host, HostError, Inventory, Planner, StateFile,
     Step, evaluate,
 };
-use weir_hns_fake::{Fault, Service};
+use weir_hns_fake::{Fault, HnsService};
 use weir_model::{Change, Delta, Direction, Flow, Object, PodId, Program, Verdict};
 use weir_testkit::pool;
 
@@ -27,7 +27,7 @@ use weir_testkit::pool;
 struct Hns(Rc<RefCell<State>>);
 
 struct State {
-    service: Service,
+    service: HnsService,
     writes: usize,
     hinted: bool,
     addresses: BTreeSet<IpAddr>,
@@ -40,7 +40,7 @@ struct State {
 
 impl Hns {
     fn new() -> Self {
-        let mut service = Service::new();
+        let mut service = HnsService::new();
         for (number, address) in pool::POD_V4.iter().chain(pool::POD_V6).enumerate() {
             service.add(&id(number), *address);
         }
@@ -62,7 +62,7 @@ impl Hns {
         &self,
         call: &'static str,
         id: &str,
-        act: impl FnOnce(&mut Service) -> Result<T, Fault>,
+        act: impl FnOnce(&mut HnsService) -> Result<T, Fault>,
     ) -> Result<T, HostError> {
         let failed = |fault: Fault| HostError { call, code: fault.code, record: fault.text.into() };
         self.edit(|state| {

@@ -76,6 +76,9 @@ impl Engine {
                     touched.into_iter().for_each(|touched| self.touch(&touched));
                 }
                 Change::Remove(Key::Domain(name)) => self.put_domain(name, &[]),
+                // Policies apply to the backends of a Service.
+                Change::Put(Object::Service(_) | Object::EndpointSlice(_))
+                | Change::Remove(Key::Service(_) | Key::EndpointSlice(_)) => (),
             }
         }
         self.compute_delta()

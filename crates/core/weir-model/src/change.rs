@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 
-use crate::{Name, Namespace, Node, Pod, PodId, Policy, PolicyId};
+use crate::{
+    EndpointSlice, Name, Namespace, Node, Pod, PodId, Policy, PolicyId, Service, ServiceId,
+};
 
 /// A change of the world. Applying it twice is the same as applying it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub enum Object {
     Node(Node),
     /// A policy of any kind.
     Policy(Policy),
+    /// A Service.
+    Service(Service),
+    /// Backends of a Service.
+    EndpointSlice(EndpointSlice),
     /// The current addresses of a domain name, which is in lower case and without the final dot.
     Domain(Name, Vec<IpAddr>),
 }
@@ -34,6 +40,8 @@ impl Object {
             Object::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
             Object::Node(node) => Key::Node(node.name.clone()),
             Object::Policy(policy) => Key::Policy(policy.id.clone()),
+            Object::Service(service) => Key::Service(service.id.clone()),
+            Object::EndpointSlice(slice) => Key::EndpointSlice(slice.id.clone()),
             Object::Domain(name, _) => Key::Domain(name.clone()),
         }
     }
@@ -50,6 +58,10 @@ pub enum Key {
     Node(Name),
     /// A policy.
     Policy(PolicyId),
+    /// A Service.
+    Service(ServiceId),
+    /// Backends of a Service.
+    EndpointSlice(ServiceId),
     /// A domain name.
     Domain(Name),
 }

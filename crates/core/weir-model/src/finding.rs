@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Key, Name, PodId, PolicyId};
+use crate::{Key, Name, PodId, PolicyId, ServiceId};
 
 /// A file and a line in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,10 @@ impl ObjectRef {
     pub fn cluster_wide(kind: impl Into<Name>, name: impl Into<Name>) -> Self {
         ObjectRef { kind: kind.into(), namespace: "".into(), name: name.into() }
     }
+
+    fn of_service(kind: &str, ServiceId { namespace, name }: &ServiceId) -> Self {
+        ObjectRef { kind: kind.into(), namespace: namespace.clone(), name: name.clone() }
+    }
 }
 
 impl fmt::Display for ObjectRef {
@@ -68,6 +72,8 @@ impl From<&Key> for ObjectRef {
             Key::Namespace(name) => ObjectRef::cluster_wide("Namespace", name.clone()),
             Key::Node(name) => ObjectRef::cluster_wide("Node", name.clone()),
             Key::Policy(id) => ObjectRef::from(id),
+            Key::Service(id) => ObjectRef::of_service("Service", id),
+            Key::EndpointSlice(id) => ObjectRef::of_service("EndpointSlice", id),
             Key::Domain(name) => ObjectRef::cluster_wide("domain name", name.clone()),
         }
     }

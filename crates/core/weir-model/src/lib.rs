@@ -1,7 +1,7 @@
 //! The data types that all crates of weir share.
 //!
 //! ```text
-//!  Change ──► World                the cluster: pods, namespaces, nodes, policies, domain names
+//!  Change ──► World                the cluster: pods, namespaces, nodes, policies, Services, domain names
 //!     │
 //!     └─────► (engine) ──► Delta ──► Program      the rules of a node: endpoints, rule sets, sets
 //!
@@ -26,6 +26,7 @@ mod policy;
 mod ports;
 mod program;
 mod rule;
+mod service;
 mod set;
 mod shared_list;
 mod spelling;
@@ -49,6 +50,7 @@ pub use policy::{
 pub use ports::{PortList, PortNameList, Ports};
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
+pub use service::{EndpointPort, EndpointSlice, Service, ServiceId, ServicePort, TargetPort};
 pub use set::{Holders, Member, PortOwners, SetId, SetKey};
 pub use shared_list::SharedList;
 pub use spelling::{closest, edit_distance};

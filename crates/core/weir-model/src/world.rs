@@ -1,6 +1,9 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
-use crate::{Change, Key, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId};
+use crate::{
+    Change, EndpointSlice, Key, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId,
+    Service, ServiceId,
+};
 
 /// The whole cluster as policies see it, in ordered maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +16,10 @@ pub struct World {
     pub nodes: BTreeMap<Name, Node>,
     /// The policies.
     pub policies: BTreeMap<PolicyId, Policy>,
+    /// The Services.
+    pub services: BTreeMap<ServiceId, Service>,
+    /// The backends of Services.
+    pub slices: BTreeMap<ServiceId, EndpointSlice>,
     /// The addresses of domain names.
     pub domains: BTreeMap<Name, Vec<IpAddr>>,
 }
@@ -33,6 +40,12 @@ impl World {
             Change::Put(Object::Policy(policy)) => {
                 self.policies.insert(policy.id.clone(), policy);
             }
+            Change::Put(Object::Service(service)) => {
+                self.services.insert(service.id.clone(), service);
+            }
+            Change::Put(Object::EndpointSlice(slice)) => {
+                self.slices.insert(slice.id.clone(), slice);
+            }
             Change::Put(Object::Domain(name, addresses)) => {
                 self.domains.insert(name, addresses);
             }
@@ -47,6 +60,12 @@ impl World {
             }
             Change::Remove(Key::Policy(id)) => {
                 self.policies.remove(&id);
+            }
+            Change::Remove(Key::Service(id)) => {
+                self.services.remove(&id);
+            }
+            Change::Remove(Key::EndpointSlice(id)) => {
+                self.slices.remove(&id);
             }
             Change::Remove(Key::Domain(name)) => {
                 self.domains.remove(&name);
@@ -73,7 +92,10 @@ impl World {
             .domains
             .iter()
             .map(|(name, addresses)| Object::Domain(name.clone(), addresses.clone()));
-        namespaces.chain(nodes).chain(pods).chain(policies).chain(domains).map(Change::Put)
+        let services = self.services.values().cloned().map(Object::Service);
+        let slices = self.slices.values().cloned().map(Object::EndpointSlice);
+        let all = namespaces.chain(nodes).chain(pods).chain(policies);
+        all.chain(services).chain(slices).chain(domains).map(Change::Put)
     }
 }
 

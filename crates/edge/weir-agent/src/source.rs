@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
-use weir_kube::{Access, PodClient, Recorder, RetryPolicy};
+use weir_kube::{Access, ClusterKinds, ClusterWatch, PodClient, Recorder, RetryPolicy};
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
 
@@ -22,7 +22,7 @@ pub enum Source {
 #[derive(Debug)]
 pub(crate) enum SourceWatch {
     Folder(weir_source::FolderWatch),
-    Kube(weir_kube::ClusterWatch),
+    Kube(ClusterWatch),
 }
 
 impl Source {
@@ -37,7 +37,8 @@ impl Source {
                 weir_source::FolderWatch::start(path, send).map(SourceWatch::Folder)
             }
             Source::Kube(access) => {
-                weir_kube::ClusterWatch::start(access.clone(), RetryPolicy::default(), send)
+                let (access, kinds) = (access.clone(), ClusterKinds::Policies);
+                ClusterWatch::start(access, RetryPolicy::default(), kinds, send)
                     .map(SourceWatch::Kube)
             }
         }

@@ -5,8 +5,8 @@ use std::{
 };
 
 use weir_model::{
-    Change, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Object, ObjectRef,
-    Pod, PodId, PolicyId, Severity, World,
+    Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node,
+    Object, ObjectRef, Pod, PodId, PolicyId, Service, Severity, World,
 };
 
 use crate::{
@@ -306,6 +306,12 @@ pub fn is_equivalent(one: &Object, other: &Object) -> bool {
         (Object::Policy(one), Object::Policy(other)) => {
             without_lines(&one.spec) == without_lines(&other.spec)
         }
+        (Object::Service(one), Object::Service(other)) => {
+            *one == Service { location: one.location.clone(), ..other.clone() }
+        }
+        (Object::EndpointSlice(one), Object::EndpointSlice(other)) => {
+            *one == EndpointSlice { location: one.location.clone(), ..other.clone() }
+        }
         (one, other) => one == other,
     }
 }
@@ -324,6 +330,8 @@ pub(crate) fn location_of(object: &Object) -> Option<&Location> {
         Object::Namespace(namespace) => namespace.location.as_ref(),
         Object::Node(node) => node.location.as_ref(),
         Object::Policy(policy) => policy.location.as_ref(),
+        Object::Service(service) => service.location.as_ref(),
+        Object::EndpointSlice(slice) => slice.location.as_ref(),
         Object::Domain(..) => None,
     }
 }

@@ -200,7 +200,10 @@ impl Case {
                     pods.entry(&pod.id.namespace).or_insert(pod);
                 }
                 Object::Policy(policy) => is_selected |= selects_namespaces(&policy.spec),
-                Object::Node(_) | Object::Domain(..) => (),
+                Object::Node(_)
+                | Object::Service(_)
+                | Object::EndpointSlice(_)
+                | Object::Domain(..) => (),
             }
         }
         let unknown = pods.into_iter().filter(|(name, _)| is_selected && !declared.contains(name));

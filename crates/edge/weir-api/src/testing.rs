@@ -1,6 +1,9 @@
 //! Objects and findings as text, for tests.
 
-use weir_model::{Direction, Finding, Object, Peer, Policy, PolicyRule, Scope, Selector, Who};
+use weir_model::{
+    Direction, EndpointSlice, Finding, Object, Peer, Policy, PolicyRule, Scope, Selector, Service,
+    Who,
+};
 
 use crate::{ManifestReader, Manifests};
 
@@ -36,6 +39,12 @@ pub(crate) fn object(object: &Object) -> String {
             format!("Namespace {} {}\n", namespace.name, namespace.labels)
         }
         Object::Node(node) => format!("Node {} {} {:?}\n", node.name, node.labels, node.addresses),
+        Object::Service(Service { id, addresses, ports, selector, .. }) => {
+            format!("Service {id} {addresses:?} {ports:?} {selector:?}\n")
+        }
+        Object::EndpointSlice(EndpointSlice { id, service, addresses, ports, .. }) => {
+            format!("EndpointSlice {id} of {service} {addresses:?} {ports:?}\n")
+        }
         Object::Domain(name, addresses) => format!("Domain {name} {addresses:?}\n"),
         Object::Pod(pod) => {
             let ports: Vec<String> =

@@ -12,7 +12,7 @@ use tokio::{
 use weir_model::{Change, Finding, Key, Severity};
 use weir_runtime::SourceEvent;
 
-use crate::kind::ModelKind;
+use crate::{ClusterKinds, kind::ModelKind};
 
 /// How long to wait for more events after the first one.
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
@@ -61,6 +61,7 @@ pub(crate) async fn send_batches(
 
 /// The state of all kinds, and the changes since the last update.
 pub(crate) struct Batch {
+    kinds: ClusterKinds,
     changes: Vec<Change>,
     written: Vec<SystemTime>,
     listed: BTreeSet<ModelKind>,
@@ -85,8 +86,9 @@ struct Doubt {
 }
 
 impl Batch {
-    pub(crate) fn new(relists: watch::Sender<u64>) -> Self {
+    pub(crate) fn new(kinds: ClusterKinds, relists: watch::Sender<u64>) -> Self {
         Batch {
+            kinds,
             changes: Vec::new(),
             written: Vec::new(),
             listed: BTreeSet::new(),
@@ -183,7 +185,7 @@ impl Batch {
             return;
         }
         doubt.confirmed.insert(kind);
-        if doubt.confirmed.len() == ModelKind::ALL.len() {
+        if doubt.confirmed.len() == self.kinds.kinds().len() {
             let held = std::mem::take(&mut doubt.held);
             self.changes.extend(held.into_iter().map(Change::Remove));
             (self.doubt, self.is_changed) = (None, true);
@@ -191,7 +193,7 @@ impl Batch {
     }
 
     fn is_in_sync(&self) -> bool {
-        self.listed.len() == ModelKind::ALL.len()
+        self.listed.len() == self.kinds.kinds().len()
     }
 
     /// The update since the last call, if there is one.

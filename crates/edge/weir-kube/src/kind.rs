@@ -1,5 +1,5 @@
 use weir_api::Tree;
-use weir_model::{Key, Name, PodId, PolicyId, PolicyKind};
+use weir_model::{Key, Name, PodId, PolicyId, PolicyKind, ServiceId};
 
 use crate::{NETWORK_POLICIES, OnMissing, Resource, WatchSpec};
 
@@ -13,6 +13,38 @@ pub(crate) enum ModelKind {
     AdminNetworkPolicy,
     BaselineAdminNetworkPolicy,
     ClusterNetworkPolicy,
+    Service,
+    EndpointSlice,
+}
+
+/// The kinds that a reader of a cluster needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterKinds {
+    /// Policies, and everything that they select.
+    Policies,
+    /// Also Services and their backends, for a datapath that judges packets before load balancing.
+    PoliciesAndServices,
+}
+
+impl ClusterKinds {
+    /// The kinds. Namespaces come first, so that policies find the labels they select by.
+    pub(crate) fn kinds(self) -> &'static [ModelKind] {
+        const ALL: [ModelKind; 9] = [
+            ModelKind::Namespace,
+            ModelKind::Node,
+            ModelKind::NetworkPolicy,
+            ModelKind::AdminNetworkPolicy,
+            ModelKind::BaselineAdminNetworkPolicy,
+            ModelKind::ClusterNetworkPolicy,
+            ModelKind::Pod,
+            ModelKind::Service,
+            ModelKind::EndpointSlice,
+        ];
+        match self {
+            ClusterKinds::Policies => &ALL[..7],
+            ClusterKinds::PoliciesAndServices => &ALL,
+        }
+    }
 }
 
 /// Pods.
@@ -20,6 +52,13 @@ pub const PODS: Resource = core("Pod", "pods");
 /// Namespaces.
 pub const NAMESPACES: Resource = core("Namespace", "namespaces");
 const NODES: Resource = core("Node", "nodes");
+const SERVICES: Resource = core("Service", "services");
+const ENDPOINT_SLICES: Resource = Resource {
+    group: "discovery.k8s.io",
+    versions: &["v1", "v1beta1"],
+    kind: "EndpointSlice",
+    plural: "endpointslices",
+};
 const ADMIN_NETWORK_POLICIES: Resource =
     policy(&["v1alpha1"], "AdminNetworkPolicy", "adminnetworkpolicies");
 const BASELINE_ADMIN_NETWORK_POLICIES: Resource =
@@ -40,17 +79,6 @@ const fn policy(
 }
 
 impl ModelKind {
-    /// All kinds. Namespaces come first, so that policies find the labels they select by.
-    pub(crate) const ALL: [ModelKind; 7] = [
-        ModelKind::Namespace,
-        ModelKind::Node,
-        ModelKind::NetworkPolicy,
-        ModelKind::AdminNetworkPolicy,
-        ModelKind::BaselineAdminNetworkPolicy,
-        ModelKind::ClusterNetworkPolicy,
-        ModelKind::Pod,
-    ];
-
     pub(crate) fn resource(self) -> &'static Resource {
         match self {
             ModelKind::Namespace => &NAMESPACES,
@@ -60,6 +88,8 @@ impl ModelKind {
             ModelKind::AdminNetworkPolicy => &ADMIN_NETWORK_POLICIES,
             ModelKind::BaselineAdminNetworkPolicy => &BASELINE_ADMIN_NETWORK_POLICIES,
             ModelKind::ClusterNetworkPolicy => &CLUSTER_NETWORK_POLICIES,
+            ModelKind::Service => &SERVICES,
+            ModelKind::EndpointSlice => &ENDPOINT_SLICES,
         }
     }
 
@@ -72,9 +102,12 @@ impl ModelKind {
             | ModelKind::ClusterNetworkPolicy => {
                 WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..spec }
             }
-            ModelKind::Namespace | ModelKind::Node | ModelKind::Pod | ModelKind::NetworkPolicy => {
-                spec
-            }
+            ModelKind::Namespace
+            | ModelKind::Node
+            | ModelKind::Pod
+            | ModelKind::NetworkPolicy
+            | ModelKind::Service
+            | ModelKind::EndpointSlice => spec,
         }
     }
 
@@ -93,6 +126,8 @@ impl ModelKind {
             ModelKind::Namespace => Key::Namespace(name),
             ModelKind::Node => Key::Node(name),
             ModelKind::Pod => Key::Pod(PodId { namespace, name }),
+            ModelKind::Service => Key::Service(ServiceId { namespace, name }),
+            ModelKind::EndpointSlice => Key::EndpointSlice(ServiceId { namespace, name }),
             ModelKind::NetworkPolicy => policy(PolicyKind::NetworkPolicy),
             ModelKind::AdminNetworkPolicy => policy(PolicyKind::AdminNetworkPolicy),
             ModelKind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),

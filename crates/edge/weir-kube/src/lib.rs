@@ -52,7 +52,7 @@ pub use client::ApiClient;
 pub use error::ApiError;
 pub use follow::{ObjectEvent, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
-pub use kind::{NAMESPACES, PODS};
+pub use kind::{ClusterKinds, NAMESPACES, PODS};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};

@@ -7,7 +7,7 @@ use weir_model::{Finding, Object, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
 use crate::{
-    Access, ApiError, OnMissing, Resource, WatchSpec,
+    Access, ApiError, ClusterKinds, OnMissing, Resource, WatchSpec,
     kind::ModelKind,
     wire::{self, ListPage, PageStart, Unread},
 };
@@ -35,9 +35,10 @@ pub struct Progress {
     pub all: usize,
 }
 
-/// Reads a cluster once, completely. Pods without an address keep none.
+/// Reads these kinds of a cluster once, completely. Pods without an address keep none.
 pub fn read_cluster(
     access: &Access,
+    kinds: ClusterKinds,
     mut progress: impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -45,7 +46,7 @@ pub fn read_cluster(
         let client = access.client().await?;
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
         loop {
-            let error = match read_all(&client, &mut progress).await {
+            let error = match read_all(&client, kinds, &mut progress).await {
                 Ok(manifests) => return Ok(manifests),
                 Err(error) => error,
             };
@@ -61,19 +62,21 @@ pub fn read_cluster(
 
 async fn read_all(
     client: &Client,
+    kinds: ClusterKinds,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
     let mut reader = ManifestReader::new();
     let mut nodes_error = None;
-    for (done, kind) in ModelKind::ALL.into_iter().enumerate() {
-        let step = || progress(Progress { done, all: ModelKind::ALL.len() });
+    let kinds = kinds.kinds();
+    for (done, kind) in kinds.iter().enumerate() {
+        let step = || progress(Progress { done, all: kinds.len() });
         match read_kind(client, &kind.spec(), &mut reader, step).await {
             Ok(Served::Yes) => (),
             Ok(Served::No) if kind.is_optional() => (),
             Ok(Served::No) => {
                 return Err(ApiError::Missing { resource: kind.resource().name() });
             }
-            Err(error @ ApiError::Forbidden { .. }) if kind == ModelKind::Node => {
+            Err(error @ ApiError::Forbidden { .. }) if *kind == ModelKind::Node => {
                 nodes_error = Some(error);
             }
             Err(error) => return Err(error),

@@ -7,7 +7,7 @@ use weir_model::{Change, Finding, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::{
-    Access, ApiClient, Resource, RetryPolicy,
+    Access, ApiClient, ClusterKinds, Resource, RetryPolicy,
     batch::{Batch, FollowerMessage, send_batches},
     follow::{Closed, Follower, ObjectSink, Problem},
     kind::ModelKind,
@@ -20,7 +20,7 @@ pub const UNREACHABLE: &str = "unreachable";
 /// The capacity of the queue between the followers and the batch.
 const QUEUE_CAPACITY: usize = 256;
 
-/// A thread that follows all kinds of the model, until this is dropped.
+/// A thread that follows the kinds of the model, until this is dropped.
 #[derive(Debug)]
 pub struct ClusterWatch {
     /// Counts the requests to read everything again. The thread ends when this is dropped.
@@ -28,18 +28,19 @@ pub struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    /// Follows a cluster and passes batches of changes to `send`, until it returns `false`. The
-    /// first batches contain all objects of the cluster.
+    /// Follows these kinds of a cluster and passes batches of changes to `send`, until it returns `false`. The
+    /// first batches contain all objects of the kinds.
     pub fn start(
         access: Access,
         policy: RetryPolicy,
+        kinds: ClusterKinds,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<ClusterWatch> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (reloads, reload) = watch::channel(0);
         let thread = thread::Builder::new().name("weir-kube".into());
         thread.spawn(move || {
-            runtime.block_on(follow_all(access, policy, reload, send));
+            runtime.block_on(follow_all(access, policy, kinds, reload, send));
             // A request can be in flight. Its answer is not needed.
             runtime.shutdown_background();
         })?;
@@ -55,6 +56,7 @@ impl ClusterWatch {
 async fn follow_all(
     access: Access,
     policy: RetryPolicy,
+    kinds: ClusterKinds,
     reload: watch::Receiver<u64>,
     send: impl FnMut(SourceEvent) -> bool,
 ) {
@@ -62,7 +64,8 @@ async fn follow_all(
     let (out, messages) = mpsc::channel(QUEUE_CAPACITY);
     // Both the agent and the batch can request a new list of everything.
     let (relists, relist) = watch::channel(0);
-    let followers = ModelKind::ALL.map(|kind| {
+    let followers = kinds.kinds().iter().map(|kind| {
+        let kind = *kind;
         let sink = ModelSink {
             kind,
             cache: VersionCache::new(kind),
@@ -73,6 +76,7 @@ async fn follow_all(
         };
         Follower::new(client.clone(), kind.spec(), policy, Some(relist.clone()), sink).run()
     });
+    let followers: Vec<_> = followers.collect();
     drop(out);
     let (mut reload, forwarded) = (reload, relists.clone());
     let closed = pin!(async move {
@@ -80,7 +84,7 @@ async fn follow_all(
             forwarded.send_modify(|count| *count += 1);
         }
     });
-    let batches = pin!(send_batches(messages, Batch::new(relists), send));
+    let batches = pin!(send_batches(messages, Batch::new(kinds, relists), send));
     let followers = pin!(join_all(followers));
     select(select(followers, batches), closed).await;
 }

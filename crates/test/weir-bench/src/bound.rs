@@ -85,7 +85,10 @@ pub(crate) fn index_only(changes: &[Change], node: &str) -> usize {
                         .sum::<usize>();
                 }
             }
-            Object::Node(_) | Object::Domain(..) => (),
+            Object::Node(_)
+            | Object::Service(_)
+            | Object::EndpointSlice(_)
+            | Object::Domain(..) => (),
         }
     }
     visited + addresses.len()

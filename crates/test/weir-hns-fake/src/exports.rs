@@ -27,7 +27,7 @@ use windows_sys::{
     core::{GUID, HRESULT, PCWSTR, PWSTR},
 };
 
-use crate::{Fault, Service, Store};
+use crate::{Fault, HnsService, Store};
 
 /// The environment variable with the path of the state file.
 const STATE: &str = "WEIR_HNS_FAKE";
@@ -45,7 +45,7 @@ fn store() -> Store {
 fn call<T>(
     name: &str,
     id: &str,
-    act: impl FnOnce(&mut Service) -> Result<T, Fault>,
+    act: impl FnOnce(&mut HnsService) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let broken = Fault { code: 0x8000_4005, text: "The fake cannot access its state file." };
     let begun = store().with(|service| service.begin(name, id));

@@ -1,7 +1,7 @@
 //! A fake of Windows' host network service (HNS), for tests only.
 //!
 //! ```text
-//!  tests on Linux ──────────────► Service ◄── its state: a JSON value
+//!  tests on Linux ──────────────► HnsService ◄── its state: a JSON value
 //!  tests under Wine ─► computenetwork.dll ─► Store: the same value in a file that tests edit
 //! ```
 //!
@@ -14,5 +14,5 @@ mod exports;
 mod service;
 mod store;
 
-pub use service::{Fault, Service};
+pub use service::{Fault, HnsService};
 pub use store::Store;

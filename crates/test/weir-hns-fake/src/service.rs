@@ -26,16 +26,16 @@ const INJECTED: &str = "A fault that the test injected.";
 /// name (for that endpoint): they take `hang` milliseconds longer, fail with `code`, or find that the
 /// endpoint has vanished.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct HnsService {
     /// The state.
     pub state: Value,
 }
 
-impl Service {
+impl HnsService {
     /// A service with one pod network and no endpoints.
     pub fn new() -> Self {
         let network = json!({"ID": "11111111-0000-0000-0000-000000000000", "Name": "Calico", "Type": "L2Bridge"});
-        Service {
+        HnsService {
             state: json!({"version": {"Major": 13, "Minor": 3}, "networks": [network], "endpoints": [], "faults": [], "calls": []}),
         }
     }
@@ -141,7 +141,7 @@ impl Service {
     }
 }
 
-impl Default for Service {
+impl Default for HnsService {
     fn default() -> Self {
         Self::new()
     }
@@ -213,8 +213,8 @@ mod tests {
 
     const ID: &str = "33333333-0000-0000-0000-000000000000";
 
-    fn service() -> Service {
-        let mut service = Service::new();
+    fn service() -> HnsService {
+        let mut service = HnsService::new();
         service.add(ID, [10, 0, 0, 1].into());
         service
     }
@@ -230,7 +230,7 @@ mod tests {
         let mut service = service();
         let acl = json!({"Id": "x", "Action": "Allow", "Direction": "In", "RuleType": "Switch", "Priority": 100});
         service.modify(ID, &request("Add", acl.clone())).unwrap();
-        let read = |service: &mut Service| -> Value {
+        let read = |service: &mut HnsService| -> Value {
             serde_json::from_str(&service.query("endpoints", ID).unwrap()).unwrap()
         };
         assert_eq!(read(&mut service)["Policies"].as_array().unwrap().len(), 2);

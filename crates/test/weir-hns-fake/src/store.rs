@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Service;
+use crate::HnsService;
 
 /// A lock older than this belongs to a killed process and is ignored.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ impl Store {
     }
 
     /// Runs `act` with the service while holding the lock. A missing file is a new service.
-    pub fn with<T>(&self, act: impl FnOnce(&mut Service) -> T) -> io::Result<T> {
+    pub fn with<T>(&self, act: impl FnOnce(&mut HnsService) -> T) -> io::Result<T> {
         let lock = beside(&self.file, "lock");
         let end = Instant::now() + LOCK_TIMEOUT;
         while let Err(error) = fs::create_dir(&lock) {
@@ -41,8 +41,8 @@ impl Store {
         done
     }
 
-    fn locked<T>(&self, act: impl FnOnce(&mut Service) -> T) -> io::Result<T> {
-        let mut service = Service::new();
+    fn locked<T>(&self, act: impl FnOnce(&mut HnsService) -> T) -> io::Result<T> {
+        let mut service = HnsService::new();
         match fs::read(&self.file) {
             Ok(bytes) => service.state = serde_json::from_slice(&bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),

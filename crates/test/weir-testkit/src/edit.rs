@@ -41,7 +41,10 @@ impl ObjectEdit {
                 let old = self.choose(world.policies.values().filter(kind)).cloned();
                 Object::Policy(old.map_or(like.clone(), |old| self.policy(old, like)))
             }
-            Object::Namespace(_) | Object::Domain(..) => like,
+            Object::Namespace(_)
+            | Object::Service(_)
+            | Object::EndpointSlice(_)
+            | Object::Domain(..) => like,
         }
     }
 

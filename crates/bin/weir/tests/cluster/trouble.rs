@@ -258,7 +258,12 @@ fn nft(lab: &Lab, words: &[&str]) {
 /// The world of the API server.
 fn world(cluster: &Cluster, scratch: &Scratch) -> World {
     let kubeconfig = scratch.kubeconfig(cluster.admin(), "admin");
-    let manifests = weir_kube::read_cluster(&Access::new(Some(&kubeconfig), None), |_| ()).unwrap();
+    let manifests = weir_kube::read_cluster(
+        &Access::new(Some(&kubeconfig), None),
+        weir_kube::ClusterKinds::Policies,
+        |_| (),
+    )
+    .unwrap();
     assert!(manifests.findings.is_empty(), "{:?}", manifests.findings);
     manifests.objects.into_iter().collect()
 }

@@ -72,10 +72,12 @@ fn policy(kind: &str) -> Option<&'static str> {
 }
 
 /// The supported kinds and their versions.
-const KINDS: [(&str, &[&str]); 15] = [
+const KINDS: [(&str, &[&str]); 17] = [
     ("Pod", &["v1"]),
     ("Namespace", &["v1"]),
     ("Node", &["v1"]),
+    ("Service", &["v1"]),
+    ("EndpointSlice", &["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"]),
     ("ReplicationController", &["v1"]),
     ("Deployment", &["apps/v1"]),
     ("StatefulSet", &["apps/v1"]),
@@ -129,7 +131,7 @@ fn meant(kind: &str, group: Option<&str>) -> Option<String> {
 
 /// Whether it is a common kind without meaning for policies.
 pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
-    const KINDS: [&str; 48] = [
+    const KINDS: [&str; 46] = [
         "APIService",
         "Binding",
         "CSIDriver",
@@ -141,7 +143,6 @@ pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
         "ConfigMap",
         "ControllerRevision",
         "CustomResourceDefinition",
-        "EndpointSlice",
         "Endpoints",
         "Event",
         "FlowSchema",
@@ -168,7 +169,6 @@ pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
         "RoleBinding",
         "RuntimeClass",
         "Secret",
-        "Service",
         "ServiceAccount",
         "ServiceCIDR",
         "StorageClass",

@@ -15,6 +15,7 @@ mod network_policy;
 mod pod;
 mod port;
 mod selector;
+mod service;
 mod values;
 
 use std::sync::Arc;
@@ -97,6 +98,8 @@ pub(crate) fn without_location(object: &mut Object) {
             policy.location = None;
             policy.spec = Arc::new(without_lines(&policy.spec));
         }
+        Object::Service(service) => service.location = None,
+        Object::EndpointSlice(slice) => slice.location = None,
         Object::Domain(..) => (),
     }
 }
@@ -178,6 +181,13 @@ pub(crate) fn lower(
             with_version(&mut ctx, tree, version, &["v1"], pod::namespace)
         }
         ("Node", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::node),
+        ("Service", None | Some("")) => {
+            with_version(&mut ctx, tree, version, &["v1"], service::service)
+        }
+        ("EndpointSlice", None | Some("" | "discovery.k8s.io")) => {
+            let versions = ["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"];
+            with_version(&mut ctx, tree, version, &versions, service::slice)
+        }
         ("ReplicationController", None | Some("")) => {
             with_version(&mut ctx, tree, version, &["v1"], |ctx, tree| {
                 pod::template(ctx, tree, kind)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_kube::{ClusterWatch, RetryPolicy};
+use weir_kube::{ClusterKinds, ClusterWatch, RetryPolicy};
 use weir_model::{Change, Finding, World};
 use weir_runtime::SourceEvent;
 
@@ -29,7 +29,8 @@ impl Agent {
     fn start(server: &Server, policy: RetryPolicy) -> Self {
         let (sender, events) = mpsc::channel();
         let send = move |event| sender.send(event).is_ok();
-        let watch = ClusterWatch::start(server.access(), policy, send).unwrap();
+        let watch =
+            ClusterWatch::start(server.access(), policy, ClusterKinds::Policies, send).unwrap();
         let (world, unread) = (World::default(), Vec::new());
         Agent { events, world, unread, in_sync: false, removed: 0, _watch: watch }
     }

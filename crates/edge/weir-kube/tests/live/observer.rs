@@ -6,7 +6,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir_kube::{Access, ClusterWatch, RetryPolicy};
+use weir_kube::{Access, ClusterKinds, ClusterWatch, RetryPolicy};
 use weir_model::{Change, Finding, Key, World};
 use weir_runtime::SourceEvent;
 
@@ -39,8 +39,8 @@ impl Observer {
         let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
         let (sender, events) = mpsc::channel();
         let access = Access::new(Some(&kubeconfig), None);
-        let watch =
-            ClusterWatch::start(access, policy, move |event| sender.send(event).is_ok()).unwrap();
+        let send = move |event| sender.send(event).is_ok();
+        let watch = ClusterWatch::start(access, policy, ClusterKinds::Policies, send).unwrap();
         Observer {
             events,
             watch,

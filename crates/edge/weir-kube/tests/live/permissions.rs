@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use weir_cluster::Right;
-use weir_kube::{Access, ApiError};
+use weir_kube::{Access, ApiError, ClusterKinds};
 
 use crate::{cluster, namespace, observer::Observer, pod_key, run_pod};
 
@@ -33,8 +33,12 @@ fn without_the_right_to_list_nodes_the_other_kinds_arrive_and_it_is_never_in_syn
     assert_eq!(seen.unread[0].message, "cannot watch nodes: not allowed to list nodes");
     assert!(seen.unread[0].hint.contains(r#"resources ["nodes"], verbs ["list"]"#));
     // A snapshot does not need nodes, and reports that they are missing.
-    let manifests =
-        weir_kube::read_cluster(&Access::new(Some(&seen.kubeconfig()), None), |_| ()).unwrap();
+    let manifests = weir_kube::read_cluster(
+        &Access::new(Some(&seen.kubeconfig()), None),
+        ClusterKinds::Policies,
+        |_| (),
+    )
+    .unwrap();
     assert!(manifests.findings.iter().any(|finding| finding.code == "nodes-unread"));
 
     let right = json!({"rules": [
@@ -69,7 +73,10 @@ fn an_expired_token_is_replaced_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let direct = Access::new(Some(&old.write_kubeconfig(folder.path()).unwrap()), None);
     let start = Instant::now();
-    while !matches!(weir_kube::read_cluster(&direct, |_| ()), Err(ApiError::Unauthorized)) {
+    while !matches!(
+        weir_kube::read_cluster(&direct, ClusterKinds::Policies, |_| ()),
+        Err(ApiError::Unauthorized)
+    ) {
         assert!(start.elapsed() < Duration::from_secs(60), "the old token is still accepted");
         std::thread::sleep(Duration::from_millis(500));
     }

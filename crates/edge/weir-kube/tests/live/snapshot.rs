@@ -5,7 +5,7 @@ use std::{error::Error, fs, path::Path};
 use serde_json::json;
 use weir_api::WorkloadRef;
 use weir_cluster::Right;
-use weir_kube::{Access, ApiError, PodClient, read_cluster};
+use weir_kube::{Access, ApiError, ClusterKinds, PodClient, read_cluster};
 use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
@@ -13,7 +13,7 @@ use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
 fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ApiError> {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
-    read_cluster(&Access::new(Some(&kubeconfig), Some("test")), |_| ())
+    read_cluster(&Access::new(Some(&kubeconfig), Some("test")), ClusterKinds::Policies, |_| ())
 }
 
 #[test]
@@ -89,7 +89,11 @@ fn a_failed_snapshot_names_the_missing_permission() {
     let error = snapshot(&nowhere).unwrap_err();
     assert_eq!(error.to_string(), "cannot reach the API server");
     assert!(error.source().unwrap().to_string().contains("refused"), "{error:?}");
-    let missing = read_cluster(&Access::new(Some(Path::new("no/such/kubeconfig")), None), |_| ());
+    let missing = read_cluster(
+        &Access::new(Some(Path::new("no/such/kubeconfig")), None),
+        ClusterKinds::Policies,
+        |_| (),
+    );
     let error = missing.unwrap_err();
     assert_eq!(error.to_string(), "cannot use the kubeconfig no/such/kubeconfig");
 }

@@ -195,6 +195,8 @@ fn declared(object: &Object) -> Option<&Location> {
         Object::Pod(pod) => pod.location.as_ref(),
         Object::Node(node) => node.location.as_ref(),
         Object::Namespace(namespace) => namespace.location.as_ref(),
+        Object::Service(service) => service.location.as_ref(),
+        Object::EndpointSlice(slice) => slice.location.as_ref(),
         Object::Policy(_) | Object::Domain(..) => None,
     }
 }

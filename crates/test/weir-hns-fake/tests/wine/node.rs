@@ -87,7 +87,7 @@ impl WindowsNode {
     }
 
     /// Reads or changes the state of HNS.
-    pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_fake::Service) -> T) -> T {
+    pub(crate) fn hns<T>(&self, act: impl FnOnce(&mut weir_hns_fake::HnsService) -> T) -> T {
         self.hns.with(act).unwrap()
     }
 

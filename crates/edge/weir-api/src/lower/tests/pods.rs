@@ -178,7 +178,7 @@ fn a_host_network_pod_has_the_addresses_of_its_node() {
 fn unsupported_kinds_are_reported_once_and_common_ones_not_at_all() {
     check(
         "
-{apiVersion: v1, kind: Service, metadata: {name: a}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}
 ---
 {apiVersion: example.com/v1, kind: Foo, metadata: {name: a}}
 ---
@@ -207,6 +207,38 @@ text",
             13: warning not-an-object  
                 expected a Kubernetes object, found the string "text"; it was skipped
                 add `apiVersion` and `kind`, or exclude the file
+        "#]],
+    );
+}
+
+#[test]
+fn services_have_addresses_ports_and_backends() {
+    check(
+        "
+{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, 'fd96::1'], externalIPs: [192.0.2.1], selector: {app: a}, ports: [{port: 80, targetPort: http}, {name: dns, port: 53, protocol: UDP}]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.7}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: b}, spec: {clusterIP: None, ports: [{port: 0}, {targetPort: 80}, {port: 1, protocol: ICMP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a-1, labels: {kubernetes.io/service-name: a}}, addressType: IPv4, endpoints: [{addresses: [10.0.0.2, 10.0.0.1]}, {addresses: [nowhere]}], ports: [{port: 8080}, {name: all}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: c}, addressType: FQDN, endpoints: [{addresses: [example.com]}]}",
+        expect![[r#"
+            Service default/a [10.96.0.1, 192.0.2.7, fd96::1] [ServicePort { name: "", protocol: Tcp, port: 80, target: Name("http") }, ServicePort { name: "dns", protocol: Udp, port: 53, target: Number(53) }] Some(Selector([In("app", {"a"})]))
+            Service default/b [] [] None
+            EndpointSlice default/a-1 of a [10.0.0.1, 10.0.0.2] [EndpointPort { name: "", protocol: Tcp, port: 8080 }]
+            EndpointSlice default/c of  [] []
+            3: error invalid Service default/b spec.ports[0].port
+                expected a whole number from 1 to 65535, found the number 0
+                choose a number from 1 to 65535
+            3: error invalid Service default/b spec.ports[1].port
+                a port of a Service needs a number
+                add `port:`
+            3: error invalid Service default/b spec.ports[2].protocol
+                expected TCP, UDP or SCTP, found the string "ICMP"
+                write TCP, UDP or SCTP
+            5: error invalid EndpointSlice default/a-1 endpoints
+                expected an IP address, found the string "nowhere"
+                write an address such as 10.0.0.1 or fd00::1
         "#]],
     );
 }
