@@ -209,14 +209,18 @@ fn the_hpp_controller_can_only_write_its_two_kinds_and_its_lease() {
         namespaces: list watch everywhere
         nodes: list watch everywhere
         pods: list watch everywhere
+        services: list watch everywhere
         customresourcedefinitions.apiextensions.k8s.io adminnetworkpolicies.policy.networking.k8s.io: get everywhere
         customresourcedefinitions.apiextensions.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io: get everywhere
         customresourcedefinitions.apiextensions.k8s.io clusternetworkpolicies.policy.networking.k8s.io: get everywhere
+        endpointslices.discovery.k8s.io: list watch everywhere
         networkpolicies.networking.k8s.io: list watch everywhere
         adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
         baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
         clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        configmaps aci-containers-config: list watch in ACI's namespace
         hostprotpols.aci.hpp: list watch create update delete in ACI's namespace
+        hostprotpols/status.aci.hpp: patch in ACI's namespace
         hostprotremoteipcontainers.aci.hpp: list watch create update delete in ACI's namespace
         leases.coordination.k8s.io: create in its own namespace
         leases.coordination.k8s.io weir-hpp-controller: get update in its own namespace

@@ -3,10 +3,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_model::{Labels, Pod, PodId};
 
 use crate::{
-    AciSettings, name,
+    AciSettings,
+    file_policies::{self, FilePolicies},
+    name,
     netpol::{Containers, Netpol, render},
     object::{HostprotId, HostprotKind, HostprotObject, Pol},
 };
+
+/// The names of the groups of policies. Endpoints list them, so their writer decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupNames {
+    /// The hash of the rules. Policies with equal rules share a group.
+    Hash,
+    /// The namespace and name of each policy.
+    Policy,
+}
 
 /// The files that a node must have, and the set of files that need rendering again.
 ///
@@ -15,6 +26,10 @@ use crate::{
 #[derive(Debug)]
 pub struct Files {
     space: String,
+    prefix: String,
+    group_names: GroupNames,
+    /// The policies, if files are named after them.
+    policies: FilePolicies,
     /// The ACI name of this node's HostprotPol.
     node_object: String,
     pods: BTreeMap<PodId, Labels>,
@@ -31,9 +46,12 @@ pub struct Files {
 
 impl Files {
     /// A node without objects and pods, in the given policy space.
-    pub fn new(settings: &AciSettings, space: &str, node: &str) -> Self {
+    pub fn new(settings: &AciSettings, space: &str, node: &str, group_names: GroupNames) -> Self {
         Files {
             space: space.into(),
+            prefix: settings.prefix.clone(),
+            group_names,
+            policies: FilePolicies::default(),
             node_object: settings.node_object(node),
             pods: BTreeMap::new(),
             containers: BTreeMap::new(),
@@ -58,7 +76,10 @@ impl Files {
             HostprotObject::Pol(pol) => {
                 if self.pols.get(&id.name) != Some(&pol) {
                     self.update_references(&id.name, References::Remove);
-                    self.pols.insert(id.name.clone(), pol);
+                    if let Some(old) = self.pols.insert(id.name.clone(), pol) {
+                        self.policies.remove(&id.name, &old);
+                    }
+                    self.policies.add(&id.name, &self.pols[&id.name]);
                     self.update_references(&id.name, References::Add);
                     self.dirty.insert(id.name);
                 }
@@ -78,7 +99,8 @@ impl Files {
                 self.update_references(&id.name, References::Remove);
                 self.dirty.remove(&id.name);
                 if let Some(pol) = self.pols.remove(&id.name) {
-                    let file = file(&pol);
+                    self.policies.remove(&id.name, &pol);
+                    let file = file(&pol.spec.name);
                     self.needed.remove(&file);
                     self.gone.insert(file);
                 }
@@ -112,15 +134,59 @@ impl Files {
             std::mem::take(&mut self.gone).into_iter().map(|file| (file, None)).collect();
         for name in std::mem::take(&mut self.dirty) {
             let Some(pol) = self.pols.get(&name) else { continue };
+            if self.group_names == GroupNames::Policy && !is_own(pol) {
+                self.policies.touch(pol);
+                continue;
+            }
             let content =
                 self.needs_file(pol).then(|| render(&pol.spec, &self.containers, &self.space));
-            match &content {
-                Some(_) => self.needed.insert(file(pol)),
-                None => self.needed.remove(&file(pol)),
-            };
-            files.insert(file(pol), content);
+            self.record(file(&pol.spec.name), content, &mut files);
+        }
+        for (policy, pols) in self.policies.drain_dirty() {
+            if self.group_names == GroupNames::Policy {
+                self.drain_policy(&policy, &pols, &mut files);
+            }
         }
         files
+    }
+
+    /// Renders the file of a policy from its objects.
+    fn drain_policy(
+        &mut self,
+        policy: &str,
+        pols: &BTreeSet<String>,
+        files: &mut BTreeMap<String, Option<Netpol>>,
+    ) {
+        let pols: Vec<&Pol> = pols.iter().filter_map(|name| self.pols.get(name)).collect();
+        if pols.iter().any(|pol| is_own(pol)) {
+            return;
+        }
+        let name = file_policies::policy_name(&self.prefix, policy);
+        let is_needed = pols.iter().any(|pol| self.needs_file(pol));
+        let content = is_needed.then(|| {
+            let (spec, is_narrower) = file_policies::combined(name.clone(), &pols);
+            let mut netpol = render(&spec, &self.containers, &self.space);
+            if is_narrower {
+                netpol.warnings.push(format!(
+                    "NetworkPolicy {policy}: a named port has different numbers on the pods that it selects, and they share one group: only rules that are right for all of them are written"
+                ));
+            }
+            netpol
+        });
+        self.record(file(&name), content, files);
+    }
+
+    fn record(
+        &mut self,
+        file: String,
+        content: Option<Netpol>,
+        files: &mut BTreeMap<String, Option<Netpol>>,
+    ) {
+        match &content {
+            Some(_) => self.needed.insert(file.clone()),
+            None => self.needed.remove(&file),
+        };
+        files.insert(file, content);
     }
 
     /// The names of the files that this node needed at the last drain.
@@ -138,6 +204,11 @@ impl Files {
     pub fn has_node_object(&self) -> bool {
         let object = self.pols.get(&name::resource(&self.node_object));
         object.is_some_and(|pol| pol.spec.name == self.node_object)
+    }
+
+    /// All HostprotPols.
+    pub fn pols(&self) -> impl Iterator<Item = &Pol> {
+        self.pols.values()
     }
 
     /// The ACI names of all HostprotPols.
@@ -168,7 +239,7 @@ impl Files {
             }),
             // An object that lists itself as its policy belongs to one node or to all pods. For any
             // other object the selected pods are unknown. An extra file does no harm.
-            None if pol.spec.network_policies == [pol.spec.name.as_str()] => {
+            None if is_own(pol) => {
                 let mut subjects = pol.spec.hostprot_subj.iter();
                 pol.spec.name == self.node_object
                     || subjects.any(|subject| subject.name != "local-node")
@@ -211,8 +282,13 @@ enum References {
     Remove,
 }
 
-fn file(pol: &Pol) -> String {
-    format!("{}.netpol", pol.spec.name)
+/// Whether an object lists itself as its policy.
+fn is_own(pol: &Pol) -> bool {
+    pol.spec.network_policies == [pol.spec.name.as_str()]
+}
+
+fn file(name: &str) -> String {
+    format!("{name}.netpol")
 }
 
 impl AciSettings {

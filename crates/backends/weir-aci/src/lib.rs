@@ -14,11 +14,15 @@
 //! therefore writes a rule that selects peers only while at least one peer exists.
 
 mod crd;
+mod derived;
+mod destinations;
 mod evaluator;
+mod file_policies;
 mod files;
 mod findings;
 mod fixed;
 mod folder;
+mod frontend;
 mod mo;
 mod name;
 mod namespace_pods;
@@ -36,8 +40,9 @@ mod state;
 mod status;
 mod text;
 
+pub use derived::with_derived_endpoints;
 pub use evaluator::{Evaluator, EvaluatorError};
-pub use files::Files;
+pub use files::{Files, GroupNames};
 pub use folder::{Folder, FolderError, Touched};
 pub use netpol::{Netpol, NetpolLimits, render, render_within};
 pub use object::{

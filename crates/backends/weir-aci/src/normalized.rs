@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use weir_model::{Direction, Name, Policy, PolicyKind, PolicyRule, PortMatch, Protocol, Selector};
 
 use crate::text;
@@ -35,6 +37,23 @@ impl NormalizedPolicy {
             subject: policy.spec.subject.pods.clone(),
             namespace: namespace.clone(),
         })
+    }
+
+    /// A policy for all pods with these rules.
+    pub(crate) fn of_all_pods(rules: &BTreeMap<Direction, Vec<PolicyRule>>) -> Self {
+        let namespace = Name::default();
+        let rules = |direction| {
+            let mut rules = rules.get(&direction)?.clone();
+            rules.retain(can_match);
+            rules.sort_by_cached_key(|rule| text::canonical_rule(rule, &namespace));
+            Some(rules)
+        };
+        NormalizedPolicy {
+            ingress: rules(Direction::Ingress),
+            egress: rules(Direction::Egress),
+            subject: Selector::everything(),
+            namespace: namespace.clone(),
+        }
     }
 
     /// The rules of a direction, or `None` if the policy does not isolate it.

@@ -74,6 +74,11 @@ impl PeerSelector {
         PeerSelector { namespaces, pods: Selector::everything(), port: None }
     }
 
+    /// The smallest selector of several namespaces.
+    pub(crate) fn first_wide() -> Self {
+        PeerSelector::first_of(NamespaceScope::Matching(Selector::everything()))
+    }
+
     /// The matches among the profiles of a namespace.
     pub(crate) fn matches<'a>(
         &self,

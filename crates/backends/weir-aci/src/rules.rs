@@ -11,6 +11,7 @@ use weir_model::{
 
 use crate::{
     AciLimits,
+    frontend::FrontendPort,
     normalized::{NormalizedPolicy, PortName},
     object::{ContainerSpec, FilterContainer, HostprotRule, RemoteIp, Subj},
     peer::{NamespaceScope, PeerMatch, PeerSelector, ethertype},
@@ -39,30 +40,51 @@ pub(crate) trait ClusterState {
 /// The numbers of the named ports in ingress rules, equal for all pods with the same profile.
 pub(crate) type Numbers = BTreeMap<PortName, BTreeSet<(Protocol, u16)>>;
 
-/// The subjects of a policy: one for each direction that it isolates, even without rules. Adds
-/// the containers that their rules share to `containers`. `name` is the object's name.
-pub(crate) fn subjects(
+/// The addresses of Services that a policy admits, by port.
+pub(crate) type ServiceAddresses = BTreeMap<FrontendPort, BTreeSet<IpAddr>>;
+
+/// The parts of a policy's objects.
+pub(crate) struct CompiledPolicy {
+    /// The subjects: one for each direction that the policy isolates, even without rules.
+    pub(crate) subjects: Vec<Subj>,
+    /// The containers that their rules share.
+    pub(crate) containers: Vec<ContainerSpec>,
+    /// The number of rules for Services that do not fit.
+    pub(crate) unserved: usize,
+}
+
+impl CompiledPolicy {
+    /// A policy that allows nothing.
+    pub(crate) fn without_rules(policy: &NormalizedPolicy) -> Self {
+        CompiledPolicy { subjects: empty_subjects(policy), containers: Vec::new(), unserved: 0 }
+    }
+}
+
+/// Compiles a policy that admits these Services. `name` is the object's name.
+pub(crate) fn compile(
     policy: &NormalizedPolicy,
     own: &Numbers,
     cluster: &impl ClusterState,
     name: &str,
-    containers: &mut Vec<ContainerSpec>,
-) -> Result<Vec<Subj>, TooLarge> {
-    let mut subjects = without_rules(policy);
+    services: &ServiceAddresses,
+) -> Result<CompiledPolicy, TooLarge> {
+    let mut subjects = empty_subjects(policy);
+    let mut unserved = 0;
     let mut all = SizedRules::new(cluster.limits());
     for (direction, subject) in isolated(policy).zip(&mut subjects) {
         let side = PolicyDirection { policy, direction, own, cluster, name };
         for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
             side.rule(at, rule, &mut all)?;
         }
+        if direction == Direction::Egress {
+            unserved = side.services(services, &mut all);
+        }
         subject.hostprot_rule = std::mem::take(&mut all.rules);
     }
-    containers.append(&mut all.containers);
-    Ok(subjects)
+    Ok(CompiledPolicy { subjects, containers: all.containers, unserved })
 }
 
-/// The subjects of a policy that allows nothing.
-pub(crate) fn without_rules(policy: &NormalizedPolicy) -> Vec<Subj> {
+fn empty_subjects(policy: &NormalizedPolicy) -> Vec<Subj> {
     let subject =
         |direction| Subj { name: format!("networkpolicy-{direction}"), hostprot_rule: Vec::new() };
     isolated(policy).map(subject).collect()
@@ -201,6 +223,20 @@ impl<C: ClusterState> PolicyDirection<'_, C> {
             add_suffix(&mut all.rules[from..], peers.len() - blocks().count());
         }
         Ok(())
+    }
+
+    /// Adds the rules for Services. Returns the number of those that do not fit.
+    fn services(&self, services: &ServiceAddresses, all: &mut SizedRules) -> usize {
+        let mut unserved = 0;
+        for (FrontendPort { family, protocol, port }, addresses) in services {
+            let name = format!("service_{}_{port}", protocol.to_string().to_lowercase());
+            let entry = (name, Some(PortRange::one(*protocol, *port)));
+            let hostprot_service_remote_ips = addresses.iter().map(ToString::to_string).collect();
+            let blank = self.blank(&entry, *family);
+            let rule = HostprotRule { hostprot_service_remote_ips, ..blank };
+            unserved += usize::from(all.push(rule).is_err());
+        }
+        unserved
     }
 
     /// Adds the rules for blocks, one per port and family, and the containers with their networks.

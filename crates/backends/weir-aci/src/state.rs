@@ -1,15 +1,23 @@
+mod admin;
+mod groups;
 mod pods;
 mod policies;
+mod services;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
 };
 
-use weir_model::{Change, Claim, IpFamily, Key, Name, Object as Model, PodId, PolicyId, World};
+pub(crate) use admin::Unexpressed;
+use services::{Admissions, Services};
+use weir_model::{
+    Change, Claim, IpFamily, Key, Name, Object as Model, PodId, PolicyId, ServiceId, World,
+};
 
 use crate::{
     AciLimits, AciSettings,
+    destinations::Destinations,
     namespace_pods::NamespacePods,
     normalized::NormalizedPolicy,
     object::{HostprotId, HostprotObject},
@@ -47,11 +55,20 @@ pub struct Hpp {
     named_port_groups: BTreeMap<Name, BTreeSet<GroupKey>>,
     /// The groups that depend on the named ports of pods in an IP block.
     block_port_groups: BTreeSet<GroupKey>,
+    services: Services,
+    /// The groups that can admit Services of any namespace.
+    everywhere_groups: BTreeSet<GroupKey>,
+    /// The groups that admit only some backends of a Service.
+    partial_groups: BTreeSet<GroupKey>,
     /// The number of addresses of a namespace that do not fit into its container.
     pub(crate) overflow: BTreeMap<Name, usize>,
     limits: AciLimits,
     /// The groups whose rules exceed the limits. Their objects allow nothing.
     held: BTreeSet<GroupKey>,
+    /// The groups with rules for Services that do not fit, and the number of those rules.
+    unserved: BTreeMap<GroupKey, usize>,
+    /// The policies of the admin tiers with rules that are not enforced.
+    pub(crate) unexpressed: BTreeMap<PolicyId, Unexpressed>,
     objects: BTreeMap<HostprotId, HostprotObject>,
 }
 
@@ -67,6 +84,12 @@ struct Group {
     /// Whether the policies have too many pairs of peers and named ports.
     has_too_many_names: bool,
     policies: BTreeSet<PolicyId>,
+    /// The destinations of its egress rules, if it admits some Services and not others.
+    destinations: Option<Destinations>,
+    /// The Services with backends among the destinations.
+    services: BTreeMap<ServiceId, Admissions>,
+    /// The number of ports of Services that it admits only in part.
+    parts: usize,
     /// The objects of these policies.
     made: BTreeSet<HostprotId>,
 }
@@ -84,8 +107,17 @@ struct Dirty {
     namespaces: BTreeSet<Name>,
     containers: BTreeSet<Name>,
     groups: BTreeSet<GroupKey>,
+    /// The groups whose admitted Services are unknown.
+    new_groups: BTreeSet<GroupKey>,
+    services: BTreeSet<ServiceId>,
+    /// The Services with backends in a namespace whose labels changed.
+    relabelled_services: BTreeSet<ServiceId>,
     nodes: BTreeSet<Name>,
     statics: bool,
+    /// Whether a policy of the admin tiers changed.
+    admin: bool,
+    /// The containers of previous rules of the admin tier.
+    stale_admin: BTreeSet<HostprotId>,
 }
 
 impl Hpp {
@@ -105,12 +137,17 @@ impl Hpp {
             host_network_pods: BTreeMap::new(),
             named_port_groups: BTreeMap::new(),
             block_port_groups: BTreeSet::new(),
+            services: Services::default(),
+            everywhere_groups: BTreeSet::new(),
+            partial_groups: BTreeSet::new(),
             overflow: BTreeMap::new(),
             limits: AciLimits::default(),
             held: BTreeSet::new(),
+            unserved: BTreeMap::new(),
+            unexpressed: BTreeMap::new(),
             objects: BTreeMap::new(),
         };
-        hpp.statics(&mut Changed::new());
+        hpp.statics(&mut Dirty::default(), &mut Changed::new());
         hpp
     }
 
@@ -139,9 +176,13 @@ impl Hpp {
         for change in changes {
             self.apply_change(change, &mut dirty);
         }
+        if dirty.admin {
+            self.update_admin(&mut dirty);
+        }
         for namespace in std::mem::take(&mut dirty.namespaces) {
             self.update_namespace(namespace, &mut dirty);
         }
+        self.update_services(&mut dirty);
         let families = self.present_families();
         if families != self.families {
             self.families = families;
@@ -155,8 +196,8 @@ impl Hpp {
         for node in &dirty.nodes {
             self.node(node, &mut changed);
         }
-        if dirty.statics {
-            self.statics(&mut changed);
+        if dirty.statics || dirty.groups.contains(&admin::admin_key()) {
+            self.statics(&mut dirty, &mut changed);
         }
         changed
     }
@@ -174,10 +215,12 @@ impl Hpp {
             }
             Change::Put(Model::Namespace(namespace)) => {
                 dirty.namespaces.insert(namespace.name.clone());
+                self.touch_namespace(&namespace.name, dirty);
                 self.world.apply(change.clone());
             }
             Change::Remove(Key::Namespace(name)) => {
                 dirty.namespaces.insert(name.clone());
+                self.touch_namespace(name, dirty);
                 self.world.apply(change.clone());
             }
             Change::Put(Model::Node(node)) => {
@@ -189,12 +232,31 @@ impl Hpp {
                 self.world.apply(change.clone());
             }
             Change::Put(Model::Policy(policy)) => {
+                dirty.admin |= admin::is_admin(policy.id.kind);
                 self.remove_policy(&policy.id, dirty);
                 self.world.apply(change.clone());
                 self.add_policy(&policy.id, dirty);
             }
             Change::Remove(Key::Policy(id)) => {
+                dirty.admin |= admin::is_admin(id.kind);
                 self.remove_policy(id, dirty);
+                self.world.apply(change.clone());
+            }
+            Change::Put(Model::Service(service)) => {
+                dirty.services.insert(service.id.clone());
+                self.world.apply(change.clone());
+            }
+            Change::Remove(Key::Service(id)) => {
+                dirty.services.insert(id.clone());
+                self.world.apply(change.clone());
+            }
+            Change::Put(Model::EndpointSlice(slice)) => {
+                self.remove_slice(&slice.id, dirty);
+                self.world.apply(change.clone());
+                self.add_slice(&slice.id, dirty);
+            }
+            Change::Remove(Key::EndpointSlice(id)) => {
+                self.remove_slice(id, dirty);
                 self.world.apply(change.clone());
             }
             Change::Put(Model::Domain(..)) | Change::Remove(Key::Domain(_)) => (),

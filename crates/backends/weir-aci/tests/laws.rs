@@ -7,13 +7,16 @@ use std::{
     net::IpAddr,
 };
 
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, sample::Index};
 use serde_json::Value;
 use weir_aci::{
-    AciLimits, AciSettings, Files, HostprotId, HostprotObject, Hpp, NetpolLimits, RenderedCluster,
-    desired, render,
+    AciLimits, AciSettings, Files, GroupNames, HostprotId, HostprotObject, Hpp, NetpolLimits,
+    RenderedCluster, desired, render,
 };
-use weir_model::{Change, Object as Model, PolicyKind, World};
+use weir_model::{
+    Action, Change, EndpointPort, EndpointSlice, Flow, IpFamily, Object as Model, PolicyKind,
+    Protocol, Scope, Selector, Service, ServiceId, ServicePort, TargetPort, Tier, Verdict, World,
+};
 
 fn settings() -> AciSettings {
     AciSettings { prefix: "demo_xyz1".into() }
@@ -26,6 +29,82 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
             Change::Put(Model::Policy(policy)) => policy.id.kind == PolicyKind::NetworkPolicy,
             _ => true,
         });
+        changes
+    })
+}
+
+/// The same with Services, whose backends are pods and other addresses.
+fn changes_with_services() -> impl Strategy<Value = Vec<Change>> {
+    let slice = (0_u8..3, vec(any::<Index>(), 0..3), any::<Index>(), any::<Index>());
+    (changes(), vec(slice, 0..8)).prop_map(|(mut changes, slices)| {
+        let pods = changes.iter().filter_map(|change| match change {
+            Change::Put(Model::Pod(pod)) => Some(pod.addresses.clone()),
+            _ => None,
+        });
+        let outside: IpAddr = [192, 0, 2, 1].into();
+        let addresses: Vec<IpAddr> = pods.flatten().chain([outside]).collect();
+        for (number, backends, port, at) in slices {
+            let id = |name: String| ServiceId { namespace: "a".into(), name: name.into() };
+            let (protocol, target) = (Protocol::Tcp, *port.get(&[80_u16, 443, 8080]));
+            let service = Service {
+                id: id(format!("service-{number}")),
+                addresses: vec![
+                    [10, 96, 0, number].into(),
+                    format!("fd96::{number}").parse().unwrap(),
+                ],
+                ports: vec![ServicePort {
+                    name: "".into(),
+                    protocol,
+                    port: 1000,
+                    target: TargetPort::Number(target),
+                }],
+                selector: None,
+                location: None,
+            };
+            let slice = EndpointSlice {
+                id: id(format!("slice-{}", target)),
+                service: service.id.name.clone(),
+                addresses: backends.iter().map(|backend| *backend.get(&addresses)).collect(),
+                ports: vec![EndpointPort { name: "".into(), protocol, port: target }],
+                location: None,
+            };
+            for object in [Model::Service(service), Model::EndpointSlice(slice)] {
+                changes.insert(at.index(changes.len() + 1), Change::Put(object));
+            }
+        }
+        changes
+    })
+}
+
+/// The backends of a Service in a family.
+fn backends(world: &World, service: &Service, family: IpFamily) -> Vec<(IpAddr, u16)> {
+    let slices = world.slices.values().filter(|slice| slice.service == service.id.name);
+    let each = |slice: &EndpointSlice| {
+        let port = slice.ports[0].port;
+        slice.addresses.iter().map(move |address| (*address, port)).collect::<Vec<_>>()
+    };
+    slices.flat_map(each).filter(|(address, _)| IpFamily::from(*address) == family).collect()
+}
+
+/// Changes with policies of the admin tier that allow for all pods, and of the baseline tier.
+fn changes_with_admin_policies() -> impl Strategy<Value = Vec<Change>> {
+    weir_testkit::crowded().prop_map(|mut changes| {
+        changes.retain(|change| match change {
+            Change::Put(Model::Policy(policy)) => {
+                policy.id.kind != PolicyKind::ClusterSetNetworkPolicy
+            }
+            _ => true,
+        });
+        for change in &mut changes {
+            let Change::Put(Model::Policy(policy)) = change else { continue };
+            let spec = std::sync::Arc::make_mut(&mut policy.spec);
+            if let Tier::Admin { .. } = spec.tier {
+                spec.subject.scope = Scope::Matching(Selector::everything());
+                spec.subject.pods = Selector::everything();
+                let rules = spec.ingress.iter_mut().chain(&mut spec.egress).flatten();
+                rules.for_each(|rule| rule.action = Action::Allow);
+            }
+        }
         changes
     })
 }
@@ -48,7 +127,7 @@ proptest! {
 
     #[test]
     fn objects_depend_on_the_world_and_not_on_its_history(
-        changes in changes(),
+        changes in changes_with_services(),
         step in 1_usize..6,
         (block_rules, named_pairs, own_names) in (0_usize..3, 0_usize..4, 0_usize..3),
         object_bytes in 1000_usize..20_000,
@@ -87,7 +166,7 @@ proptest! {
         let nodes: BTreeSet<&str> = world.pods.values().filter_map(|pod| pod.node.as_deref()).collect();
         for node in nodes {
             // Pass the objects through the API format, as a node receives them.
-            let mut files = Files::new(&settings(), "demo_xyz1", node);
+            let mut files = Files::new(&settings(), "demo_xyz1", node, GroupNames::Hash);
             let here = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
             here.clone().for_each(|pod| files.put_pod(pod));
             for (id, object) in cluster.hpp().objects() {
@@ -138,6 +217,39 @@ proptest! {
         }
     }
 
+    /// A connection to a Service can reach any of its backends.
+    #[test]
+    fn a_service_is_open_only_if_all_its_backends_are(changes in changes_with_services()) {
+        let mut world = world(&changes);
+        for policy in world.policies.values_mut() {
+            std::sync::Arc::make_mut(&mut policy.spec).ingress = None;
+        }
+        let cluster = RenderedCluster::new(&settings(), "demo_xyz1", &world).unwrap();
+        for pod in world.pods.values() {
+            for from in pod.own_addresses().iter().filter(|from| !is_contested(&world, **from)) {
+                let flow = |to, port| Flow { from: *from, to, protocol: Protocol::Tcp, port };
+                for service in world.services.values() {
+                    let family = IpFamily::from(*from);
+                    let to = service.addresses.iter().find(|to| IpFamily::from(**to) == family);
+                    let to = flow(*to.unwrap(), service.ports[0].port);
+                    let is_open = cluster.verdict(&to) == Verdict::Allow;
+                    // Policies can allow the address of the Service itself.
+                    if !is_open || weir_oracle::verdict(&world, &to) == Verdict::Allow {
+                        continue;
+                    }
+                    let backends = backends(&world, service, family);
+                    prop_assert!(!backends.is_empty(), "{to}");
+                    for (address, port) in backends {
+                        let to = flow(address, port);
+                        if address != *from && !is_contested(&world, address) {
+                            prop_assert_eq!(weir_oracle::verdict(&world, &to), Verdict::Allow, "{}", to);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn no_selector_matches_a_contested_address(changes in changes()) {
         let world = world(&changes);
@@ -162,6 +274,25 @@ proptest! {
             let (files, oracle) = (cluster.verdict(&flow), weir_oracle::verdict(&world, &flow));
             if !is_contested(&world, flow.from) && !is_contested(&world, flow.to) {
                 prop_assert_eq!(files, oracle, "{}", flow);
+            }
+        }
+    }
+
+    #[test]
+    fn policies_of_the_admin_tiers_are_expressed_or_reported(
+        changes in changes_with_admin_policies(),
+        flows in vec(weir_testkit::flow(), 40),
+    ) {
+        let world = world(&changes);
+        let cluster = RenderedCluster::new(&settings(), "demo_xyz1", &world).unwrap();
+        let is_reported = cluster.hpp().findings().iter().any(|finding| finding.code == "aci-kind");
+        // A policy for all namespaces does not apply to those that are only mentioned.
+        let is_known = |address| {
+            world.holders(address).iter().all(|pod| world.namespaces.contains_key(&pod.id.namespace))
+        };
+        for flow in flows.iter().filter(|flow| is_known(flow.from) && is_known(flow.to)) {
+            if !is_reported && !is_contested(&world, flow.from) && !is_contested(&world, flow.to) {
+                prop_assert_eq!(cluster.verdict(flow), weir_oracle::verdict(&world, flow), "{}", flow);
             }
         }
     }

@@ -199,7 +199,7 @@ impl AgentCommand {
 
     /// Keeps the files of opflex-agent up to date.
     pub(crate) fn run_opflex(&self) -> anyhow::Result<Exit> {
-        let opflex::NodeOptions { aci, aci_space, netpol_dir } = &self.aci;
+        let opflex::NodeOptions { aci, aci_space, netpol_dir, group_names, hpp_http } = &self.aci;
         let failed = |error: weir_opflex::OpflexError| {
             let hint = error.hint();
             Failure::new(error, hint)
@@ -229,7 +229,9 @@ impl AgentCommand {
             prefix: aci.aci_prefix.clone(),
             space: aci_space.clone().unwrap_or_else(|| aci.aci_prefix.clone()),
             folder: netpol_dir.clone(),
+            group_names: *group_names,
             http: self.http.0,
+            hpp_http: hpp_http.0,
             retry_policy: RetryPolicy::default(),
         };
         let mode =

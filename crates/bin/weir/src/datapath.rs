@@ -8,6 +8,7 @@ use std::{fmt, io::Write};
 use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
 use weir_hcn::Acls;
+use weir_kube::ClusterKinds;
 use weir_model::{Flow, Name, Program, Verdict};
 use weir_reach::ReachState;
 
@@ -55,6 +56,8 @@ pub(crate) type RunAgent = fn(&AgentCommand) -> anyhow::Result<Exit>;
 pub(crate) struct Rendering {
     /// Writes them.
     pub(crate) write: fn(&Rendered<'_>, &mut dyn Write) -> anyhow::Result<()>,
+    /// The kinds of objects that it needs.
+    pub(crate) kinds: ClusterKinds,
     /// The formats that `write` supports.
     pub(crate) formats: &'static [Format],
     /// The syntax of the output, for the error about another format.
@@ -129,6 +132,7 @@ impl DatapathKind {
                 agent: None,
                 rendering: Rendering {
                     write: listing,
+                    kinds: ClusterKinds::Policies,
                     formats: &[Format::Text, Format::Json, Format::Yaml],
                     syntax: "as text, JSON or YAML",
                     unit: Unit::Pod,
@@ -145,6 +149,7 @@ impl DatapathKind {
                 agent: platform::NFTABLES.agent,
                 rendering: Rendering {
                     write: |of, out| Ok(write!(out, "{}", weir_nft::render(&of.program()))?),
+                    kinds: ClusterKinds::Policies,
                     formats: &[Format::Text],
                     syntax: "in nft syntax",
                     unit: Unit::Node,
@@ -158,6 +163,7 @@ impl DatapathKind {
                 agent: platform::IPTABLES.agent,
                 rendering: Rendering {
                     write: |of, out| Ok(write!(out, "{}", weir_iptables::render(&of.program()))?),
+                    kinds: ClusterKinds::Policies,
                     formats: &[Format::Text],
                     syntax: "in the format of ipset save and iptables-save",
                     unit: Unit::Node,
@@ -171,6 +177,7 @@ impl DatapathKind {
                 agent: platform::HCN,
                 rendering: Rendering {
                     write: |of, out| Ok(write!(out, "{}", Acls::render(&of.program()))?),
+                    kinds: ClusterKinds::Policies,
                     formats: &[Format::Text, Format::Json],
                     syntax: "as JSON",
                     unit: Unit::Node,
@@ -187,6 +194,7 @@ impl DatapathKind {
                 agent: Some(AgentCommand::run_opflex),
                 rendering: Rendering {
                     write: opflex::render,
+                    kinds: ClusterKinds::PoliciesAndServices,
                     formats: &[Format::Text, Format::Json, Format::Yaml],
                     syntax: "as files, JSON or YAML",
                     unit: Unit::Node,

@@ -2,6 +2,7 @@ use std::{collections::BTreeSet, io::Write, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use weir_kube::ClusterKinds;
 use weir_model::{Finding, PodId, Verdict};
 use weir_reach::{Comparison, ConnectionChange, spell, with_pods_of};
 
@@ -53,7 +54,7 @@ impl DiffCommand {
             Some(new) => (side(&self.old)?, side(new)?),
             None if self.files.is_empty() => {
                 let new = source::load_paths(std::slice::from_ref(&self.old))?;
-                let cluster = self.live.load("give both OLD and NEW")?;
+                let cluster = self.live.load(ClusterKinds::Policies, "give both OLD and NEW")?;
                 let new = cluster.with(new);
                 (cluster, new)
             }

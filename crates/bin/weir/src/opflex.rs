@@ -4,13 +4,14 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use weir_aci::{AciSettings, Files, RenderedCluster};
-use weir_model::{Flow, PolicyKind, World};
+use weir_aci::{AciSettings, Files, GroupNames, RenderedCluster};
+use weir_model::{Finding, Flow, PolicyKind, Severity, World};
 use weir_reach::ReachState;
 
 use crate::{
     datapath::{Probed, Rendered},
     failure::Failure,
+    listen::{self, Http},
     present::{self, findings::FindingJson},
 };
 
@@ -41,6 +42,28 @@ pub(crate) struct NodeOptions {
         help_heading = "Cisco ACI"
     )]
     pub(crate) netpol_dir: PathBuf,
+    /// The names of the groups of policies, as the endpoints list them: `hash` of their rules, as
+    /// with Cisco's hpp-optimization, or `policy`, the name of each policy, as without
+    #[arg(
+        long,
+        value_name = "NAMES",
+        default_value = "hash",
+        value_parser = group_names,
+        help_heading = "Cisco ACI"
+    )]
+    pub(crate) group_names: GroupNames,
+    /// The address to serve /hpp on, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
+    pub(crate) hpp_http: Http,
+}
+
+/// Parses the names of groups.
+fn group_names(text: &str) -> Result<GroupNames, String> {
+    match text {
+        "hash" => Ok(GroupNames::Hash),
+        "policy" => Ok(GroupNames::Policy),
+        _ => Err("expected `hash` or `policy`".into()),
+    }
 }
 
 /// The default prefix of names.
@@ -58,7 +81,7 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
 
 /// Evaluates flows against the files.
 pub(crate) fn probe(state: &ReachState, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
-    let judge = judge(&of_one_cluster(&state.world), PREFIX)?;
+    let judge = judge(of_one_cluster(&state.world), PREFIX)?;
     let unsupported = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
     if let Some(finding) = unsupported {
         let what = format!("{}: {}", finding.object_text(), finding.message);
@@ -86,8 +109,8 @@ fn of_one_cluster(world: &World) -> World {
 pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     let Rendered { loaded, node, aci_prefix: prefix, output, .. } = *of;
     let world = &loaded.world;
-    let judge = judge(world, prefix)?;
-    let findings = judge.hpp().findings();
+    let judge = judge(world.clone(), prefix)?;
+    let mut findings = judge.hpp().findings();
     let files: BTreeMap<&str, &str> = match node {
         None => judge.files().iter().map(|file| (&*file.file, &*file.text)).collect(),
         Some(node) => {
@@ -96,9 +119,13 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
             files.map(|file| (&*file.file, &*file.text)).collect()
         }
     };
+    findings.extend(nothing(world, node, &files));
     let Some(form) = output.structured() else {
         for finding in &findings {
-            writeln!(out, "# {}: {}", finding.object_text(), finding.message)?;
+            match &finding.object {
+                Some(object) => writeln!(out, "# {object}: {}", finding.message)?,
+                None => writeln!(out, "# {}", finding.message)?,
+            }
         }
         for (name, text) in files {
             writeln!(out, "# {name}\n{text}")?;
@@ -124,6 +151,35 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
     present::value(out, form, &answer)
 }
 
+/// Why there are no files of policies, if there are none.
+fn nothing(world: &World, node: Option<&str>, files: &BTreeMap<&str, &str>) -> Option<Finding> {
+    // Policies, static objects and nodes have different names.
+    let is_of_policy = |name: &&&str| !name.contains("_np_static-") && !name.contains("_node_");
+    if files.keys().any(|name| is_of_policy(&name)) {
+        return None;
+    }
+    let mut policies = world.policies.keys();
+    let message = match node {
+        _ if !policies.any(|id| id.kind == PolicyKind::NetworkPolicy) => {
+            "there is no NetworkPolicy in the input, so no pod is isolated: only the files that every node has"
+                .into()
+        }
+        Some(node) => format!(
+            "no NetworkPolicy selects a pod of node {node}: only the files that every node has"
+        ),
+        None => "no NetworkPolicy has a file: only the files that every node has".into(),
+    };
+    Some(Finding {
+        location: None,
+        code: "aci-empty",
+        severity: Severity::Warning,
+        object: None,
+        field: String::new(),
+        message,
+        hint: "give the policies and their pods, with `spec.nodeName`".into(),
+    })
+}
+
 /// The default namespace of the objects.
 pub(crate) const NAMESPACE: &str = "aci-containers-system";
 
@@ -145,7 +201,8 @@ fn needed(
     node: &str,
     prefix: &str,
 ) -> std::collections::BTreeSet<String> {
-    let mut files = Files::new(&AciSettings { prefix: prefix.into() }, prefix, node);
+    let mut files =
+        Files::new(&AciSettings { prefix: prefix.into() }, prefix, node, GroupNames::Hash);
     for pod in world.pods.values().filter(|pod| pod.node.as_deref() == Some(node)) {
         files.put_pod(pod);
     }
@@ -154,9 +211,10 @@ fn needed(
     files.needed().clone()
 }
 
-fn judge(world: &World, prefix: &str) -> Result<RenderedCluster, Failure> {
+fn judge(world: World, prefix: &str) -> Result<RenderedCluster, Failure> {
     let settings = AciSettings { prefix: prefix.into() };
-    RenderedCluster::new(&settings, prefix, world).map_err(|error| {
+    let world = weir_aci::with_derived_endpoints(world);
+    RenderedCluster::new(&settings, prefix, &world).map_err(|error| {
         Failure::new(
             format!("internal error: cannot parse the generated opflex files: {error}"),
             "this is a bug; please report it with the manifests",

@@ -68,7 +68,7 @@ impl RenderCommand {
         let compare_with = if self.live { Some(packet_filter(name, live)?) } else { None };
         self.check_options(name, &rendering)?;
         let node = self.node()?;
-        let loaded = self.source.load_complete()?;
+        let loaded = self.source.load_complete(rendering.kinds)?;
         if let Some(node) = &node {
             self.check_node(node, &loaded.world)?;
         }

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_engine::Locality;
-use weir_kube::{Access, ApiError};
+use weir_kube::{Access, ApiError, ClusterKinds};
 use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
 use weir_reach::ReachState;
 use weir_source::LoadError;
@@ -49,11 +49,11 @@ pub(crate) struct LiveArgs {
 
 impl LiveArgs {
     /// Reads the cluster once. The error without a kubeconfig also suggests `instead`.
-    pub(crate) fn load(&self, instead: &str) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self, kinds: ClusterKinds, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let mut progress = Progress::new("reading the cluster");
         let manifests =
-            weir_kube::read_cluster(&access, |step| progress.report(step.done, step.all));
+            weir_kube::read_cluster(&access, kinds, |step| progress.report(step.done, step.all));
         drop(progress);
         let manifests = manifests.map_err(|error| {
             let hint = match &error {
@@ -171,10 +171,14 @@ pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
 }
 
 impl SourceArgs {
-    /// Reads the world.
+    /// Reads the world without Services.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        self.load_kinds(ClusterKinds::Policies)
+    }
+
+    fn load_kinds(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
         let loaded = if self.files.is_empty() {
-            self.live.load("give manifests with -f PATH")?
+            self.live.load(kinds, "give manifests with -f PATH")?
         } else {
             load_paths(&self.files)?
         };
@@ -187,7 +191,7 @@ impl SourceArgs {
     /// Reads the clusters if any were given, else as [`load_complete`](SourceArgs::load_complete) does.
     pub(crate) fn load_clusters(&self, clusters: &ClustersArgs) -> anyhow::Result<Loaded> {
         if clusters.is_empty() {
-            return self.load_complete();
+            return self.load_complete(ClusterKinds::Policies);
         }
         if !self.files.is_empty() || self.live.kubeconfig.is_some() || self.live.context.is_some() {
             let what = "--cluster cannot be combined with -f, --kubeconfig or --context";
@@ -205,8 +209,8 @@ impl SourceArgs {
     }
 
     /// Reads the world, prints its relevant findings, and fails if an object is missing.
-    pub(crate) fn load_complete(&self) -> anyhow::Result<Loaded> {
-        Ok(self.load()?.complete()?)
+    pub(crate) fn load_complete(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
+        Ok(self.load_kinds(kinds)?.complete()?)
     }
 
     /// The namespace to restrict the output to.

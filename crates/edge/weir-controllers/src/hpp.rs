@@ -9,10 +9,13 @@
 //! *Invariant*: the controller owns all objects of the two kinds in its namespace. It writes and
 //! deletes nothing before the cluster and both kinds are listed.
 
+mod cisco;
 mod cleanup;
 mod controller;
 mod schema;
 mod source;
+mod standby;
+mod status;
 mod status_server;
 
 use std::{
@@ -23,6 +26,7 @@ use std::{
 pub use cleanup::{CleanupError, Removed, cleanup};
 pub(crate) use controller::run;
 use serde_json::Value;
+pub(crate) use standby::StandbyServer;
 use weir_aci::{HostprotKind, SEAL};
 use weir_kube::Resource;
 
@@ -58,14 +62,25 @@ pub struct HppSettings {
     pub http: Option<SocketAddr>,
 }
 
-/// The digest of an observed HostprotPol; `None` if it is invalid.
-fn read_pol(value: Value) -> Option<u64> {
-    read_digest(HostprotKind::Pol, &value)
+/// An observed object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ObservedObject {
+    /// The digest of its content; `None` if it is invalid.
+    digest: Option<u64>,
+    /// What is missing, according to its condition.
+    missing: Option<String>,
 }
 
-/// The digest of an observed HostprotRemoteIpContainer; `None` if it is invalid.
-fn read_container(value: Value) -> Option<u64> {
-    read_digest(HostprotKind::Container, &value)
+fn read_pol(value: Value) -> ObservedObject {
+    read_object(HostprotKind::Pol, &value)
+}
+
+fn read_container(value: Value) -> ObservedObject {
+    read_object(HostprotKind::Container, &value)
+}
+
+fn read_object(kind: HostprotKind, value: &Value) -> ObservedObject {
+    ObservedObject { digest: read_digest(kind, value), missing: status::read_missing(value) }
 }
 
 /// An object without a seal is invalid, and is written again: nodes could not detect missing parts.

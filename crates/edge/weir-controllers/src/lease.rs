@@ -69,6 +69,8 @@ pub(crate) struct Candidate {
     /// The names of the controllers that it runs as the leader.
     controllers: String,
     observed: Observed,
+    /// The holder of the lease when it was last read.
+    holder: String,
     leadership: Leadership,
     report: Arc<ControllerReport>,
     /// The last logged message, so that it is logged once.
@@ -113,6 +115,7 @@ impl Candidate {
             identity: options.identity.clone(),
             controllers: names.join(","),
             observed: None,
+            holder: String::new(),
             leadership: Leadership::new(Instant::now()),
             report,
             logged: String::new(),
@@ -130,7 +133,7 @@ impl Candidate {
                 }
                 Ok(false) => {
                     self.log("another process is the leader; waiting".into());
-                    self.report.set_role(Role::Standby);
+                    self.report.set_role(Role::Standby(self.holder.clone()));
                 }
                 Err(error) => {
                     let why = format!("cannot acquire the lease: {error}");
@@ -152,7 +155,7 @@ impl Candidate {
                 Ok(Ok(false)) => {
                     self.leadership.extend(Instant::now());
                     self.log("another process has taken the lease".into());
-                    return Role::Standby;
+                    return Role::Standby(self.holder.clone());
                 }
                 Ok(Err(error)) => {
                     self.log(format!("cannot renew the lease: {error}"));
@@ -182,6 +185,7 @@ impl Candidate {
     async fn attempt(&mut self) -> Result<bool, LeaseError> {
         let start = Instant::now();
         let lease = self.get().await?;
+        self.holder = lease.as_ref().map(holder).unwrap_or_default().to_owned();
         let action = decide(lease, &self.identity, &mut self.observed, Instant::now());
         let is_held = action != LeaseAction::Wait && self.put(&action).await?;
         if is_held {

@@ -70,7 +70,7 @@ impl ControllerReport {
     pub(crate) fn reasons(&self) -> Vec<String> {
         let state = self.state();
         match &state.role {
-            Role::Standby => Vec::new(),
+            Role::Standby(_) => Vec::new(),
             Role::Unknown(why) => vec![why.clone()],
             Role::Leader => {
                 let named = state.reasons.iter().flat_map(|(controller, reasons)| {
@@ -78,6 +78,15 @@ impl ControllerReport {
                 });
                 named.collect()
             }
+        }
+    }
+
+    /// Why this process does not lead; `None` if it does.
+    pub(crate) fn why_standby(&self) -> Option<String> {
+        match &self.state().role {
+            Role::Leader => None,
+            Role::Standby(leader) => Some(format!("this process is a standby; {leader} leads")),
+            Role::Unknown(why) => Some(format!("this process does not lead: {why}")),
         }
     }
 
@@ -163,8 +172,8 @@ impl ControllerReport {
 pub(crate) enum Role {
     /// This process holds the lease.
     Leader,
-    /// Another process holds the lease.
-    Standby,
+    /// Another process, with this identity, holds the lease.
+    Standby(String),
     /// The holder is not known, and why.
     Unknown(String),
 }
@@ -226,7 +235,7 @@ mod tests {
         assert_eq!(report.reasons(), ["the lease has not been read yet"]);
         report.set_role(Role::Unknown("cannot acquire the lease".into()));
         assert_eq!(report.reasons(), ["cannot acquire the lease"]);
-        report.set_role(Role::Standby);
+        report.set_role(Role::Standby("another".into()));
         assert_eq!(report.reasons(), [""; 0]);
         report.set_role(Role::Leader);
         let starting = ["one: the controller is starting", "two: the controller is starting"];

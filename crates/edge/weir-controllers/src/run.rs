@@ -11,6 +11,7 @@ use weir_runtime::{
 
 use crate::{
     Controller,
+    hpp::StandbyServer,
     lease::{Candidate, Leadership},
     report::{ControllerReport, Role},
     writer::Writer,
@@ -174,10 +175,12 @@ async fn lead(
     let mut candidate = Candidate::new(client.clone(), options, report.clone());
     let mut signal = pin!(signal);
     loop {
+        let standby = StandbyServer::start(&options.controllers, report);
         let leadership = match select(pin!(candidate.acquire()), &mut signal).await {
             Either::Left((leadership, _)) => leadership,
             Either::Right(_) => return Ok(()),
         };
+        standby.stop().await;
         tracing::info!("this process is the leader");
         let (keep_on, stop) = watch::channel(());
         let mut controllers = JoinSet::new();

@@ -4,6 +4,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use serde_json::Value;
 use weir_aci::{Files, Folder, FolderError, HostprotId, HostprotKind, Netpol, Touched};
 use weir_kube::{Item, ObjectEvent};
 use weir_model::{Pod, PodId};
@@ -108,6 +109,11 @@ impl FileWriter {
     }
 
     pub(crate) fn apply(&mut self, message: OpflexEvent) {
+        if let OpflexEvent::Status(answer) = message {
+            // The client may be gone.
+            _ = answer.send(self.pols.is_listed.then(|| self.hpp_status()));
+            return;
+        }
         self.pending_since.get_or_insert_with(Instant::now);
         match message {
             OpflexEvent::Container(event) => {
@@ -115,6 +121,7 @@ impl FileWriter {
             }
             OpflexEvent::Pol(event) => self.apply_object_event(HostprotKind::Pol, event),
             OpflexEvent::Pod(event) => self.apply_pod_event(event),
+            OpflexEvent::Status(_) => (),
         }
         self.is_confirmed |= self.has_own();
         self.update_report();
@@ -137,6 +144,13 @@ impl FileWriter {
             ObjectEvent::Available => self.kind_state(kind).problem = None,
             ObjectEvent::Unavailable(problem) => self.kind_state(kind).problem = Some(problem),
         }
+    }
+
+    /// The content of `/hpp`.
+    fn hpp_status(&self) -> Value {
+        let namespace = &self.identity.namespace;
+        let statuses = self.files.pols().filter_map(|pol| pol.status(namespace));
+        Value::Object(statuses.collect())
     }
 
     fn kind_state(&mut self, kind: HostprotKind) -> &mut KindState<HostprotId> {

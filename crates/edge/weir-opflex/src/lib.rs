@@ -3,7 +3,7 @@
 //! ```text
 //!  HostprotPols, HostprotRemoteIpContainers ─┐
 //!  pods of this node ────────────────────────┴─OpflexEvent→ FileWriter ─→ Files ─→ Folder
-//!                      OpflexReport ←── HTTP: /healthz /readyz /metrics /status ─┘
+//!                      OpflexReport ←── HTTP: /healthz /readyz /metrics /status /hpp ─┘
 //! ```
 //!
 //! It needs the verbs `list` and `watch` on pods and, in the namespace of the objects, on
@@ -18,6 +18,7 @@
 //! * An object that cannot be read keeps its last known good file.
 
 mod file_writer;
+mod hpp;
 mod http;
 mod identity;
 mod object;

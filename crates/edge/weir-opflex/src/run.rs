@@ -8,15 +8,20 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use tokio::{sync::mpsc, task::JoinSet, time::sleep_until};
-use weir_aci::{AciSettings, Files, Folder, FolderError, HostprotKind};
+use serde_json::Value;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::sleep_until,
+};
+use weir_aci::{AciSettings, Files, Folder, FolderError, GroupNames, HostprotKind};
 use weir_kube::{Access, ApiClient, ObjectEvent, RetryPolicy, follow};
 use weir_model::Pod;
 use weir_runtime::{Signal, Signals, http::ListenError};
 
 use crate::{
     file_writer::FileWriter,
-    http,
+    hpp, http,
     identity::NodeIdentity,
     object::{self, ParsedObject, parse_container, parse_pod, parse_pol},
     report::OpflexReport,
@@ -46,8 +51,12 @@ pub struct OpflexOptions {
     pub space: String,
     /// The folder of the files.
     pub folder: PathBuf,
+    /// The names of the groups of policies.
+    pub group_names: GroupNames,
     /// The address of the HTTP server.
     pub http: Option<SocketAddr>,
+    /// The address that serves `/hpp`.
+    pub hpp_http: Option<SocketAddr>,
     /// Page size, retry waits and timeouts of the followers.
     pub retry_policy: RetryPolicy,
 }
@@ -102,6 +111,8 @@ pub(crate) enum OpflexEvent {
     Container(ObjectEvent<ParsedObject>),
     Pol(ObjectEvent<ParsedObject>),
     Pod(ObjectEvent<Pod>),
+    /// A request for the content of `/hpp`.
+    Status(oneshot::Sender<Option<Value>>),
 }
 
 /// Runs the agent. Returns the reasons why it is not ready when it ends.
@@ -120,7 +131,7 @@ pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, Opflex
             tokio::spawn(weir_runtime::http::serve(listener, router));
         }
         let settings = AciSettings { prefix: options.prefix.clone() };
-        let files = Files::new(&settings, &options.space, &options.node);
+        let files = Files::new(&settings, &options.space, &options.node, options.group_names);
         let identity = NodeIdentity {
             namespace: options.namespace.clone(),
             node: options.node.clone(),
@@ -148,6 +159,8 @@ async fn run_loop(
     mode: RunMode,
 ) -> Result<(), OpflexError> {
     let (out, mut messages) = mpsc::channel(QUEUE_CAPACITY);
+    let _status_server =
+        hpp::serve(options.hpp_http.filter(|_| mode == RunMode::UntilStopped), &out);
     let _followers = start_followers(options, &out);
     let mut signals = Signals::stop_and_reload().map_err(OpflexError::Start)?;
     let mut due = Instant::now() + CHECK_INTERVAL;

@@ -1,7 +1,7 @@
 use std::{fs, sync::Arc};
 
 use serde_json::{Value, json};
-use weir_aci::{AciSettings, Files, Folder, HostprotKind};
+use weir_aci::{AciSettings, Files, Folder, GroupNames, HostprotKind};
 use weir_kube::{Item, ObjectEvent, WireObject};
 
 use crate::{
@@ -92,7 +92,7 @@ struct TestNode {
 fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<OpflexReport>) {
     let report = Arc::new(OpflexReport::new("n1"));
     let identity = NodeIdentity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
-    let files = Files::new(&AciSettings { prefix: "k".into() }, "k", "n1");
+    let files = Files::new(&AciSettings { prefix: "k".into() }, "k", "n1", GroupNames::Hash);
     let folder = Folder::open(folder.path()).unwrap();
     (FileWriter::new(identity, files, folder, report.clone()), report)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{IpFamily, Labels, Name, Pod, PodId, Selector};
+use weir_model::{IpFamily, Labels, Name, Pod, PodId};
 
 use super::{Changed, Dirty, GroupKey, Hpp, PeerState};
 use crate::{
@@ -20,6 +20,7 @@ impl Hpp {
     pub(super) fn unclaim(&mut self, id: &PodId, dirty: &mut Dirty) {
         let Some(pod) = self.world.pods.get(id) else { return };
         for address in pod.own_addresses() {
+            self.touch_backend(*address, dirty);
             let claims = self.claims.entry(*address).or_default();
             dirty.namespaces.extend(claims.iter().map(|(_, id)| id.namespace.clone()));
             claims.remove(&(pod.claim, id.clone()));
@@ -37,6 +38,7 @@ impl Hpp {
     pub(super) fn claim(&mut self, id: &PodId, dirty: &mut Dirty) {
         let Some(pod) = self.world.pods.get(id) else { return };
         for address in pod.own_addresses() {
+            self.touch_backend(*address, dirty);
             let claims = self.claims.entry(*address).or_default();
             claims.insert((pod.claim, id.clone()));
             dirty.namespaces.extend(claims.iter().map(|(_, id)| id.namespace.clone()));
@@ -93,8 +95,7 @@ impl Hpp {
         own.for_each(|(peer, state)| {
             state.update_namespace(peer, &namespace, &labels, &pods, &mut affected)
         });
-        let wide = PeerSelector::first_of(NamespaceScope::Matching(Selector::everything()));
-        for (peer, state) in self.peers.range_mut(wide..) {
+        for (peer, state) in self.peers.range_mut(PeerSelector::first_wide()..) {
             state.update_namespace(peer, &namespace, &labels, &pods, &mut affected);
         }
         dirty.groups.extend(affected);

@@ -6,17 +6,20 @@ use std::{
 };
 
 use weir_model::{
-    Block, Direction, IpFamily, Name, NamedPort, Pod, PolicyId, PolicyKind, Protocol,
+    Block, IpFamily, Name, NamedPort, ObjectRef, PolicyId, PolicyKind, Protocol, ServiceId,
 };
 
-use super::{Changed, Dirty, Group, GroupKey, Hpp, PeerState};
+use super::{Changed, Dirty, Group, GroupKey, Hpp, PeerState, admin::admin_key};
 use crate::{
-    AciLimits, fixed, name,
+    AciLimits,
+    destinations::{Admission, Destinations},
+    frontend::FrontendPort,
+    name,
     namespace_pods::NamespacePods,
     normalized::{NormalizedPolicy, PortName},
-    object::{HostprotId, HostprotObject, PodSelection, Pol, PolSpec, Subj},
+    object::{HostprotId, HostprotKind, HostprotObject, PodSelection, Pol, PolSpec, Subj},
     peer::{self, NamespaceScope, PeerMatch, PeerSelector},
-    rules::{self, ClusterState, Numbers},
+    rules::{self, ClusterState, CompiledPolicy, Numbers},
     size::TooLarge,
     text,
 };
@@ -38,10 +41,22 @@ impl Hpp {
             canonical,
             has_too_many_names,
             policies: BTreeSet::new(),
+            destinations: None,
+            services: BTreeMap::new(),
+            parts: 0,
             made: BTreeSet::new(),
         });
         let is_new = group.policies.is_empty();
         group.policies.insert(id.clone());
+        if is_new && !has_too_many_names {
+            group.destinations = Destinations::from_policy(&policy);
+            if let Some(destinations) = &group.destinations {
+                dirty.new_groups.insert(key.clone());
+                if destinations.are_everywhere() {
+                    self.everywhere_groups.insert(key.clone());
+                }
+            }
+        }
         // If groups share a hash, none of them keeps the name with that hash.
         dirty.groups.extend(same_hash.keys().map(|text| (key.0.clone(), text.clone())));
         if is_new && !has_too_many_names {
@@ -71,6 +86,11 @@ impl Hpp {
                 all.remove(&key);
             }
             self.block_port_groups.remove(&key);
+            self.everywhere_groups.remove(&key);
+            self.partial_groups.remove(&key);
+            group.destinations = None;
+            group.services = BTreeMap::new();
+            group.parts = 0;
             if group.has_too_many_names {
                 return;
             }
@@ -142,15 +162,20 @@ impl Hpp {
     pub(super) fn pols(&mut self, group_keys: &BTreeSet<GroupKey>, changed: &mut Changed) {
         let mut desired: BTreeMap<HostprotId, HostprotObject> = BTreeMap::new();
         let mut stale: BTreeSet<HostprotId> = BTreeSet::new();
-        for key in group_keys {
-            let (made, is_held) = self.desired_objects(key);
+        for key in group_keys.iter().filter(|key| **key != admin_key()) {
+            let GroupObjects { objects, is_held, unserved } = self.desired_objects(key);
             if is_held {
                 self.held.insert(key.clone());
             } else {
                 self.held.remove(key);
             }
-            stale.extend(self.remember(key, made.keys().cloned().collect()));
-            desired.extend(made);
+            if unserved > 0 {
+                self.unserved.insert(key.clone(), unserved);
+            } else {
+                self.unserved.remove(key);
+            }
+            stale.extend(self.remember(key, objects.keys().cloned().collect()));
+            desired.extend(objects);
         }
         for id in stale.into_iter().filter(|id| !desired.contains_key(id)) {
             self.set_object(id, None, changed);
@@ -160,39 +185,80 @@ impl Hpp {
         }
     }
 
-    /// The objects of a group, and whether some of them are held.
-    fn desired_objects(&self, key: &GroupKey) -> (BTreeMap<HostprotId, HostprotObject>, bool) {
-        let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
+    /// The group with a key.
+    pub(super) fn group(&self, (hash, text): &GroupKey) -> Option<&Group> {
+        self.hashes.get(hash).and_then(|all| all.get(text))
+    }
+
+    fn desired_objects(&self, key: &GroupKey) -> GroupObjects {
+        let group = self.group(key);
         let Some(group) = group.filter(|group| !group.policies.is_empty()) else {
-            return (BTreeMap::new(), false);
+            return GroupObjects::default();
         };
-        let (mut objects, mut is_held) = (Vec::new(), false);
+        let services = self.admitted_services(group);
+        let (mut objects, mut is_held, mut unserved) = (Vec::new(), false, 0);
         for numbers in self.classes(group) {
             let name = self.pol_name(group, key, &numbers);
-            let mut containers = Vec::new();
-            let subjects = if group.has_too_many_names {
+            let compiled = if group.has_too_many_names {
                 Err(TooLarge)
             } else {
                 let name = name::resource(&name);
-                rules::subjects(&group.policy, &numbers, self, &name, &mut containers)
+                rules::compile(&group.policy, &numbers, self, &name, &services)
             };
-            is_held |= subjects.is_err();
-            let subjects = subjects.unwrap_or_else(|TooLarge| rules::without_rules(&group.policy));
-            objects.push(HostprotObject::Pol(self.pol(group, name, subjects)));
-            objects.extend(containers.into_iter().map(HostprotObject::Container));
+            is_held |= compiled.is_err();
+            let compiled =
+                compiled.unwrap_or_else(|TooLarge| CompiledPolicy::without_rules(&group.policy));
+            unserved = unserved.max(compiled.unserved);
+            objects.push(HostprotObject::Pol(self.pol(group, name, compiled.subjects)));
+            objects.extend(compiled.containers.into_iter().map(HostprotObject::Container));
         }
-        (objects.into_iter().map(|object| (object.id(), object)).collect(), is_held)
+        let objects = objects.into_iter().map(|object| (object.id(), object)).collect();
+        GroupObjects { objects, is_held, unserved }
     }
 
     /// The policies whose rules exceed the limits.
     pub(crate) fn held_policies(&self) -> impl Iterator<Item = &PolicyId> {
-        let group = |(hash, text): &GroupKey| self.hashes.get(hash).and_then(|all| all.get(text));
-        self.held.iter().filter_map(group).flat_map(|group| &group.policies)
+        self.held.iter().filter_map(|key| self.group(key)).flat_map(|group| &group.policies)
+    }
+
+    /// The HostprotPols of a NetworkPolicy.
+    pub(crate) fn policy_objects(
+        &self,
+        ObjectRef { namespace, name, .. }: &ObjectRef,
+    ) -> Option<impl Iterator<Item = &HostprotId>> {
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name };
+        let group = self.group(self.group_keys.get(&id)?)?;
+        Some(group.made.iter().filter(|id| id.kind == HostprotKind::Pol))
+    }
+
+    /// The policies that admit only some backends of Services, with those Services and ports.
+    pub(crate) fn partial_services(
+        &self,
+    ) -> impl Iterator<Item = (&PolicyId, BTreeSet<(&ServiceId, FrontendPort)>)> {
+        self.partial_groups.iter().filter_map(|key| self.group(key)).flat_map(|group| {
+            let closed = self.admissions(group, Admission::Part);
+            let closed: BTreeSet<_> = closed.map(|(id, port, _)| (id, port)).collect();
+            let policies = group.policies.iter().filter(|_| !closed.is_empty());
+            policies.map(|id| (id, closed.clone())).collect::<Vec<_>>()
+        })
+    }
+
+    /// The policies with rules for Services that do not fit, and the number of those rules.
+    pub(crate) fn unserved_policies(&self) -> impl Iterator<Item = (&PolicyId, usize)> {
+        self.unserved.iter().flat_map(|(key, count)| {
+            let policies = self.group(key).into_iter().flat_map(|group| &group.policies);
+            policies.map(move |id| (id, *count))
+        })
     }
 
     /// Records the new objects of a group, and returns the previous ones. Forgets a group without
     /// policies.
-    fn remember(&mut self, key: &GroupKey, made: BTreeSet<HostprotId>) -> BTreeSet<HostprotId> {
+    pub(super) fn remember(
+        &mut self,
+        key: &GroupKey,
+        made: BTreeSet<HostprotId>,
+    ) -> BTreeSet<HostprotId> {
         let (hash, text) = key;
         let Some(same_hash) = self.hashes.get_mut(hash) else { return BTreeSet::new() };
         let Some(group) = same_hash.get_mut(text) else { return BTreeSet::new() };
@@ -276,51 +342,16 @@ impl Hpp {
             })
         })
     }
+}
 
-    pub(super) fn statics(&mut self, changed: &mut Changed) {
-        for pol in fixed::static_pols(&self.settings.prefix, &self.families) {
-            let object = HostprotObject::Pol(pol);
-            self.set_object(object.id(), Some(object), changed);
-        }
-    }
-
-    /// The groups that the endpoint of a pod must list. Empty if no policy selects the pod.
-    pub fn groups(&self, pod: &Pod) -> Vec<String> {
-        let from = PolicyId {
-            kind: PolicyKind::NetworkPolicy,
-            namespace: pod.id.namespace.clone(),
-            name: "".into(),
-        };
-        let mut groups = Vec::new();
-        let mut isolated = BTreeSet::new();
-        let here = self.group_keys.range(from..);
-        for (id, key) in here.take_while(|(id, _)| id.namespace == pod.id.namespace) {
-            let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
-            let policy = self.world.policies.get(id);
-            let (Some(group), Some(policy)) = (group, policy) else { continue };
-            if !peer::holds(&policy.spec.subject.pods, &pod.labels) {
-                continue;
-            }
-            let numbers = numbers(&group.own_ports(), &pod.ports);
-            groups.push(self.pol_name(group, key, &numbers));
-            let isolates = |direction: &&Direction| policy.rules(**direction).is_some();
-            isolated.extend(Direction::BOTH.iter().filter(isolates).copied());
-        }
-        if groups.is_empty() {
-            return groups;
-        }
-        groups.sort();
-        groups.dedup();
-        let prefix = &self.settings.prefix;
-        groups.extend(pod.node.as_ref().map(|node| name::policy_object(prefix, "node", node)));
-        groups.push(name::policy_object(prefix, "np", "static-discovery"));
-        for direction in Direction::BOTH {
-            if !isolated.contains(&direction) {
-                groups.push(name::policy_object(prefix, "np", &format!("static-{direction}")));
-            }
-        }
-        groups
-    }
+/// The objects of a group.
+#[derive(Default)]
+struct GroupObjects {
+    objects: BTreeMap<HostprotId, HostprotObject>,
+    /// Whether some of them are held.
+    is_held: bool,
+    /// The number of rules for Services that do not fit.
+    unserved: usize,
 }
 
 impl ClusterState for Hpp {
@@ -361,12 +392,12 @@ impl ClusterState for Hpp {
 
 impl Group {
     /// The named ports that distinguish the objects of the group.
-    fn own_ports(&self) -> Vec<PortName> {
+    pub(super) fn own_ports(&self) -> Vec<PortName> {
         if self.has_too_many_names { Vec::new() } else { self.policy.own_ports() }
     }
 }
 
-fn numbers(names: &[PortName], ports: &[NamedPort]) -> Numbers {
+pub(super) fn numbers(names: &[PortName], ports: &[NamedPort]) -> Numbers {
     let of = |name: &PortName| (name.clone(), peer::numbers(name, ports).collect());
     names.iter().map(of).collect()
 }

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+mod beside;
 mod insecure;
+mod services;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod site;
 mod wrong_options;

@@ -81,9 +81,12 @@ impl Site {
         let hpp = &["hostprotpols", "hostprotremoteipcontainers"];
         let write = &["create", "update", "delete", "deletecollection", "list", "watch"];
         let controller = [
-            read("", &["pods", "namespaces", "nodes"]),
+            read("", &["pods", "namespaces", "nodes", "services"]),
+            read("discovery.k8s.io", &["endpointslices"]),
             read("networking.k8s.io", &["networkpolicies"]),
             Right { group: "aci.hpp", resources: hpp, verbs: write },
+            Right { group: "aci.hpp", resources: &["hostprotpols/status"], verbs: &["patch"] },
+            read("", &["configmaps"]),
             Right {
                 group: "coordination.k8s.io",
                 resources: &["leases"],
@@ -164,9 +167,15 @@ impl Site {
 
     /// Starts the agent of a node.
     pub(crate) fn start_agent(&mut self, node: &str) {
+        self.start_agent_with(node, &["--hpp-http", "off"]);
+    }
+
+    /// Starts the agent of a node with more options.
+    pub(crate) fn start_agent_with(&mut self, node: &str, more: &[&str]) {
         let http = format!("127.0.0.1:{}", self.port_of(node));
         let mut agent = self.agent(node, node, "demo_xyz1");
-        self.agents.push(Running(agent.args(["--http", &http]).spawn().unwrap()));
+        agent.args(["--http", &http]).args(more);
+        self.agents.push(Running(agent.spawn().unwrap()));
     }
 
     /// The command of an agent with the folder of a node, a node name and a prefix.
@@ -180,7 +189,8 @@ impl Site {
     /// Starts an agent with a wrong prefix, on the port of the agent of a node.
     pub(crate) fn start_with_wrong_prefix(&self, node: &str) -> Running {
         let http = format!("127.0.0.1:{}", self.port_of(node));
-        Running(self.agent(node, node, "kube").args(["--http", &http]).spawn().unwrap())
+        let mut agent = self.agent(node, node, "kube");
+        Running(agent.args(["--http", &http, "--hpp-http", "off"]).spawn().unwrap())
     }
 
     /// Starts only the controller.
@@ -193,6 +203,14 @@ impl Site {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         controller.stderr(log);
         self.controller = Some(Running(controller.spawn().unwrap()));
+    }
+
+    /// Starts a second controller, which serves `/hpp` at this port.
+    pub(crate) fn start_standby(&self, hpp: u16) -> Running {
+        let mut standby = self.weir("controller");
+        standby.args(["controller", "--enable", "hpp", "--aci-prefix", "demo_xyz1"]);
+        standby.args(["--http", "off", "--hpp-http", &format!("127.0.0.1:{hpp}")]);
+        Running(standby.spawn().unwrap())
     }
 
     /// The log file of the controller.
@@ -376,7 +394,7 @@ impl Site {
 }
 
 /// Ports that are unused at this moment.
-fn free_ports<const N: usize>() -> [u16; N] {
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     // Keep all listeners until all ports are known, so that they differ.
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     held.each_ref().map(|listener| listener.local_addr().unwrap().port())

@@ -1,3 +1,6 @@
+mod conditions;
+mod stores;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -7,19 +10,23 @@ use futures::{StreamExt, stream};
 use serde_json::json;
 use weir_aci::{HostprotId, HostprotKind, Hpp};
 use weir_kube::{
-    ClusterWatch, EventType, Item, KubeObject, ObjectEvent, ObjectId, Revision, Store, WatchSpec,
+    ClusterKinds, ClusterWatch, EventType, Item, KubeObject, ObjectEvent, ObjectId, Revision,
+    WatchSpec,
 };
 use weir_model::{Finding, ObjectRef};
 use weir_runtime::SourceEvent;
 
+use stores::{HppStores, PendingHpp};
+
 use super::{
-    CONTAINERS, HppSettings, NAME, POLS, digest, read_container, read_pol, resource_of, schema,
-    source, status_server::StatusServer,
+    CONTAINERS, HppSettings, NAME, ObservedObject, POLS,
+    cisco::{self, CiscoSettings},
+    digest, read_container, read_pol, resource_of, schema, source,
+    status_server::StatusServer,
 };
 use crate::{
     ControllerContext, crds,
     event_loop::{EventLoop, Handler},
-    queue::WorkQueue,
     report::ReconcileOutcome,
     sync::unready,
     writer::{MAX_CONCURRENT_WRITES, WriteError, Writer},
@@ -34,13 +41,11 @@ const MAX_WRITES_PER_TURN: usize = 4 * MAX_CONCURRENT_WRITES;
 /// The interval between checks of incompatible definitions.
 const SCHEMA_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The digest of an observed object; `None` if it is invalid.
-type Digest = Option<u64>;
-
 enum HppEvent {
     Cluster(SourceEvent),
-    Container(ObjectEvent<Digest>),
-    Pol(ObjectEvent<Digest>),
+    Container(ObjectEvent<ObservedObject>),
+    Pol(ObjectEvent<ObservedObject>),
+    Cisco(ObjectEvent<Option<String>>),
 }
 
 /// Reconciles both kinds until the context is stopped.
@@ -51,8 +56,10 @@ pub(crate) async fn run(context: &ControllerContext, settings: &HppSettings) {
     let containers = in_namespace(CONTAINERS);
     inputs.follow(&context.client, containers, read_container, HppEvent::Container);
     inputs.follow(&context.client, in_namespace(POLS), read_pol, HppEvent::Pol);
+    inputs.follow(&context.client, cisco::watch(), cisco::read_conflict, HppEvent::Cisco);
     let watch = source::forwarder(inputs.sender(), HppEvent::Cluster).and_then(|forward| {
-        ClusterWatch::start(context.client.access().clone(), context.retry_policy, forward)
+        let (access, kinds) = (context.client.access().clone(), ClusterKinds::PoliciesAndServices);
+        ClusterWatch::start(access, context.retry_policy, kinds, forward)
     });
     let _watch = match watch {
         Ok(watch) => watch,
@@ -72,6 +79,8 @@ pub(crate) async fn run(context: &ControllerContext, settings: &HppSettings) {
         reported: BTreeSet::new(),
         schema: Schema::Unknown,
         pending: PendingHpp::default(),
+        incomplete: BTreeMap::new(),
+        keeps_conditions: true,
     };
     inputs.run(&mut controller).await;
 }
@@ -87,61 +96,10 @@ struct HppController<'a> {
     reported: BTreeSet<(Option<ObjectRef>, String)>,
     schema: Schema,
     pending: PendingHpp,
-}
-
-/// The observed objects, and the state of the cluster's watch.
-#[derive(Default)]
-struct HppStores {
-    cluster_synced: bool,
-    /// Findings about kinds that cannot be read.
-    unread: Vec<Finding>,
-    containers: Store<Digest>,
-    pols: Store<Digest>,
-}
-
-impl HppStores {
-    fn is_synced(&self) -> bool {
-        self.cluster_synced && self.containers.is_in_sync() && self.pols.is_in_sync()
-    }
-
-    fn store(&self, kind: HostprotKind) -> &Store<Digest> {
-        match kind {
-            HostprotKind::Container => &self.containers,
-            HostprotKind::Pol => &self.pols,
-        }
-    }
-
-    fn store_mut(&mut self, kind: HostprotKind) -> &mut Store<Digest> {
-        match kind {
-            HostprotKind::Container => &mut self.containers,
-            HostprotKind::Pol => &mut self.pols,
-        }
-    }
-
-    fn ids(&self, kind: HostprotKind) -> impl Iterator<Item = HostprotId> + '_ {
-        self.store(kind).iter().map(move |item| hpp_id(kind, item.id()))
-    }
-}
-
-/// The objects to compare and write.
-#[derive(Default)]
-struct PendingHpp {
-    /// Whether all objects were queued after the inputs were listed.
-    started: bool,
-    queue: WorkQueue<HostprotId>,
-    /// The times of recent writes.
-    written: BTreeMap<HostprotId, Instant>,
-}
-
-impl PendingHpp {
-    /// Queues objects: immediately, unless one of them was just written. Objects that change
-    /// together are written together, because they may refer to each other.
-    fn push(&mut self, touched: BTreeSet<HostprotId>) {
-        let now = Instant::now();
-        let last = touched.iter().filter_map(|id| self.written.get(id)).max();
-        let due = last.map_or(now, |last| (*last + BATCH_WINDOW).max(now));
-        touched.into_iter().for_each(|id| self.queue.push(id, due));
-    }
+    /// The HostprotPols that lack rules, and why.
+    incomplete: BTreeMap<HostprotId, String>,
+    /// Whether the installed definition keeps conditions.
+    keeps_conditions: bool,
 }
 
 /// Whether the installed definitions keep all fields. A definition that drops a list of addresses
@@ -170,6 +128,10 @@ impl Handler for HppController<'_> {
             HppEvent::Container(event) => {
                 touched(HostprotKind::Container, self.inputs.containers.apply(event))
             }
+            HppEvent::Cisco(event) => {
+                self.inputs.cisco.apply(event);
+                BTreeSet::new()
+            }
             HppEvent::Pol(event) => touched(HostprotKind::Pol, self.inputs.pols.apply(event)),
         };
         if self.pending.started {
@@ -186,6 +148,9 @@ impl Handler for HppController<'_> {
 
     fn next_due(&self) -> Option<Instant> {
         let due = self.pending.queue.next_due().filter(|_| self.inputs.is_synced())?;
+        if matches!(self.inputs.cisco, CiscoSettings::Conflicting(_)) {
+            return None;
+        }
         match &self.schema {
             Schema::Unknown | Schema::Compatible => Some(due),
             Schema::Incompatible(_, retry) => Some(due.max(*retry)),
@@ -205,8 +170,12 @@ impl Handler for HppController<'_> {
         if matches!(self.schema, Schema::Incompatible(..)) {
             return;
         }
-        for writes in self.plan_due().into_values() {
+        let mut conditions = Vec::new();
+        for writes in self.plan_due(&mut conditions).into_values() {
             self.send_all(writes).await;
+        }
+        for id in conditions {
+            self.send_condition(id).await;
         }
     }
 }
@@ -223,7 +192,9 @@ impl HppController<'_> {
         if !update.changes.is_empty() {
             self.report_findings();
         }
-        changed.into_keys().collect()
+        let mut touched: BTreeSet<HostprotId> = changed.into_keys().collect();
+        touched.extend(self.update_incomplete());
+        touched
     }
 
     /// Reports new findings in the log and, if they are about a policy, as an Event.
@@ -255,6 +226,9 @@ impl HppController<'_> {
             ));
         }
         reasons.extend(self.inputs.unread.iter().map(|finding| finding.message.clone()));
+        if let CiscoSettings::Conflicting(why) = &self.inputs.cisco {
+            reasons.push(why.clone());
+        }
         if let Schema::Incompatible(why, _) = &self.schema {
             reasons.push(why.clone());
         }
@@ -262,8 +236,11 @@ impl HppController<'_> {
         self.context.report.set_unready_reasons(NAME, reasons);
     }
 
-    /// Plans the writes of due objects, by phase.
-    fn plan_due(&mut self) -> BTreeMap<WritePhase, Vec<(HostprotId, Write)>> {
+    /// Plans the writes of due objects, by phase. Adds those that only lack a condition.
+    fn plan_due(
+        &mut self,
+        conditions: &mut Vec<HostprotId>,
+    ) -> BTreeMap<WritePhase, Vec<(HostprotId, Write)>> {
         let now = Instant::now();
         self.pending.written.retain(|_, at| *at + BATCH_WINDOW > now);
         let mut phases: BTreeMap<WritePhase, Vec<(HostprotId, Write)>> = BTreeMap::new();
@@ -272,7 +249,12 @@ impl HppController<'_> {
             && let Some(id) = self.pending.queue.pop(now)
         {
             let Some(write) = self.plan(&id) else {
-                self.pending.queue.succeeded(&id);
+                if self.needs_condition(&id) {
+                    count += 1;
+                    conditions.push(id);
+                } else {
+                    self.pending.queue.succeeded(&id);
+                }
                 continue;
             };
             let phase = match (id.kind, &write) {
@@ -293,7 +275,7 @@ impl HppController<'_> {
             (None, None) => None,
             (None, Some(observed)) => Some(Write::Delete(observed.revision.clone())),
             (Some(desired), observed) => {
-                let observed_digest = observed.and_then(|observed| observed.value);
+                let observed_digest = observed.and_then(|observed| observed.value.digest);
                 if observed_digest == Some(digest(desired)) {
                     return None;
                 }
@@ -347,11 +329,14 @@ impl HppController<'_> {
                     }
                     None => store.remove(&object_id),
                 }
+                if self.needs_condition(&id) {
+                    self.pending.queue.push(id.clone(), Instant::now());
+                }
                 if self.plan(&id).is_some() {
                     // The API server dropped fields: check the definitions before the next attempt.
                     self.schema = Schema::Unknown;
                     self.pending.queue.failed(id, Instant::now());
-                } else {
+                } else if !self.needs_condition(&id) {
                     self.pending.queue.succeeded(&id);
                 }
                 ReconcileOutcome::Done

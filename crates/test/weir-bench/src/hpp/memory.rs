@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_aci::{AciSettings, Files, Hpp};
+use weir_aci::{AciSettings, Files, GroupNames, Hpp};
 use weir_model::{
     Change, Labels, Namespace, Object, Pod, PodId, Policy, PolicyId, PolicyKind, Requirement,
     Scope, Selector, Who,
@@ -38,7 +38,7 @@ pub(super) fn rows(pods: usize) -> Vec<Figure> {
     let changes: Vec<Change> = shape.changes().collect();
     let mut hpp = Hpp::new(settings.clone());
     let (full, all) = cpu(|| hpp.apply(&changes));
-    let mut files = Files::new(&settings, "demo", NODE);
+    let mut files = Files::new(&settings, "demo", NODE, GroupNames::Hash);
     (0..pods).filter(|at| shape.is_here(*at)).for_each(|at| files.put_pod(&shape.pod(at, 0)));
     hpp.objects().values().for_each(|object| files.put(object.clone()));
     let (first, on_disk) = cpu(|| files.drain_dirty());
