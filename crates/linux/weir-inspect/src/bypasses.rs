@@ -103,6 +103,10 @@ impl<'a> NeighbourIndex<'a> {
     }
 }
 
+/// The most undeclared addresses of a pod that are reported. A pod can claim any number, also in the
+/// name of the station of another pod.
+const MAX_UNDECLARED: usize = 8;
+
 /// The addresses that a pod uses and that no pod declares.
 fn undeclared(
     pod: &PodAddresses<'_>,
@@ -114,20 +118,19 @@ fn undeclared(
     let mut found = BTreeSet::new();
     for address in pod.addresses {
         // A routed link belongs to one pod.
-        if let Some(Route::Over(link)) = routes.get(address)
-            && links.get(link).is_some_and(|link| link.kind == "veth")
-        {
-            found.extend(neighbours.by_link.get(link).into_iter().flatten());
-        }
+        let own_link = routes.get(address).and_then(|route| match route {
+            Route::Over(link) if links.get(link)?.kind == "veth" => neighbours.by_link.get(link),
+            _ => None,
+        });
         // On a bridge, the pod is the station that has its address.
-        for one in neighbours.by_address.get(address).into_iter().flatten() {
-            found.extend(
-                neighbours.by_station.get(&(one.link, &*one.station)).into_iter().flatten(),
-            );
-        }
+        let stations = neighbours.by_address.get(address).into_iter().flatten();
+        let own_station =
+            stations.filter_map(|one| neighbours.by_station.get(&(one.link, &*one.station)));
+        let own = own_link.into_iter().chain(own_station).flatten().map(|one| one.address);
+        let room = MAX_UNDECLARED - found.len();
+        found.extend(own.filter(|one| !declared.contains(one)).take(room));
     }
-    let addresses = found.into_iter().map(|one: &Neighbour| one.address);
-    addresses.filter(|one| !declared.contains(one)).collect()
+    found
 }
 
 #[cfg(test)]
@@ -195,5 +198,9 @@ mod tests {
         let routed = [neighbour(4, "fd00::9", 9)];
         assert_eq!(found(&own, Route::Over(4), &routed, &declared), [address("fd00::9")]);
         assert!(found(&own, Route::Over(2), &[neighbour(2, "fd00::9", 9)], &declared).is_empty());
+        // A pod that claims a whole network.
+        let claimed = (0..=255).map(|last| neighbour(3, &format!("10.0.0.{last}"), 2));
+        let claimed: Vec<Neighbour> = claimed.collect();
+        assert_eq!(found(&own, Route::Over(3), &claimed, &declared).len(), MAX_UNDECLARED);
     }
 }

@@ -198,7 +198,8 @@ fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IFLA_IFNAME => link.name = attribute.text()?.to_owned(),
+            // The kernel accepts any bytes.
+            IFLA_IFNAME => link.name = attribute.text().unwrap_or("?").to_owned(),
             IFLA_LINKINFO => {
                 for inner in attribute.attributes() {
                     let inner = inner?;

@@ -92,12 +92,14 @@ fn read_link(message: &Message<'_>, links: &mut NodeLinks) -> Result<(), Malform
     for attribute in message.attributes(IFINFOMSG_LENGTH) {
         let attribute = attribute?;
         match attribute.kind {
-            IFLA_IFNAME => name = attribute.text()?,
+            // The kernel accepts any bytes. A link without a readable name is no pod's.
+            IFLA_IFNAME => name = attribute.text().unwrap_or_default(),
             IFLA_LINKINFO => (kind, data) = read_info(attribute.attributes())?,
             _ => (),
         }
     }
     match kind {
+        "veth" | "netkit" if name.is_empty() => (),
         "veth" | "netkit" => _ = links.pairs.insert(name.into(), index),
         // A link that is down receives nothing. The kernel has such links for most protocols.
         _ if flags & IFF_UP == 0 => (),
@@ -164,3 +166,28 @@ const IFLA_GENEVE_PORT: u16 = 5;
 const IPPROTO_IPIP: u8 = 4;
 const IPPROTO_IPV6: u8 = 41;
 const IPPROTO_GRE: u8 = 47;
+
+#[cfg(test)]
+mod tests {
+    use weir_netlink::Messages;
+
+    use super::*;
+
+    #[test]
+    fn a_link_with_an_unreadable_name_does_not_hide_others() {
+        let mut writer = MessageWriter::default();
+        for name in [&b"\xff\xfe\0"[..], b"veth1\0"] {
+            let header = Header { kind: 16, flags: 0, sequence: 1 };
+            let link = writer.message(header, |body| {
+                body.fixed(&[0; IFINFOMSG_LENGTH]).bytes(IFLA_IFNAME, name);
+                body.nest(IFLA_LINKINFO, |info| _ = info.text(IFLA_INFO_KIND, "veth"));
+            });
+            link.expect("it fits");
+        }
+        let mut links = NodeLinks::default();
+        for message in Messages::new(writer.bytes()) {
+            read_link(&message.expect("valid"), &mut links).expect("readable");
+        }
+        assert_eq!(links.pairs, [("veth1".into(), 0)].into());
+    }
+}
