@@ -72,22 +72,10 @@ pub(crate) struct AgentCommand {
     established: EstablishedArg,
     /// Whether pods that the CNI plugin reported may send packets with a source address that is not
     /// theirs
-    #[arg(
-        long,
-        value_name = "deny|allow",
-        value_enum,
-        default_value = "deny",
-        hide_possible_values = true
-    )]
+    #[arg(long, value_enum, default_value = "deny")]
     spoofing: GuardArg,
     /// Whether pods may send packets for the tunnels of this node: VXLAN, Geneve, IPIP, SIT and GRE
-    #[arg(
-        long,
-        value_name = "deny|allow",
-        value_enum,
-        default_value = "deny",
-        hide_possible_values = true
-    )]
+    #[arg(long, value_enum, default_value = "deny")]
     encapsulation: GuardArg,
     /// Whether a last rule in FORWARD accepts the packets of this node's pods that policies allow;
     /// only with `--datapath iptables` [default: auto]
