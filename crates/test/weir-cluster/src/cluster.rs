@@ -177,6 +177,11 @@ impl Cluster {
         Ok(FaultProxy::to(&self.admin)?)
     }
 
+    /// The same as `fault_proxy` from a listener, which can be in another network namespace.
+    pub fn fault_proxy_at(&self, listener: TcpListener) -> Result<FaultProxy, StartError> {
+        Ok(FaultProxy::from(listener, &self.admin)?)
+    }
+
     /// The same as `gate` from a listener, which can be in another network namespace.
     pub fn gate_at(&self, listener: TcpListener) -> Result<Gate, StartError> {
         Ok(Gate::from(listener, self.address)?)

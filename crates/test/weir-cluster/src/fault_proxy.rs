@@ -37,7 +37,7 @@ pub struct ProxyRequest {
 /// A change of a response.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// Another response.
+    /// Another response. 429 demands a pause of a second.
     Answer(u16, String),
     /// The first part of the response, with a correct length.
     Cut,
@@ -97,8 +97,12 @@ impl ProxyRequest {
 impl FaultProxy {
     /// A proxy to this API server. Requests keep their own credentials.
     pub(crate) fn to(server: &Access) -> io::Result<Self> {
+        FaultProxy::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, server)
+    }
+
+    /// A proxy from a listener, which can be in another network namespace.
+    pub(crate) fn from(listener: TcpListener, server: &Access) -> io::Result<Self> {
         let server = Access { token: String::new(), ..server.clone() };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             server,
@@ -285,8 +289,11 @@ fn write_head(mut client: &TcpStream) -> io::Result<()> {
 }
 
 fn write_answer(mut client: &TcpStream, code: u16, body: &[u8]) -> io::Result<()> {
-    let kind = "Content-Type: application/json";
-    let head = format!("HTTP/1.1 {code} OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let more = if code == 429 { "Retry-After: 1\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {code} OK\r\n{more}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     client.write_all(&[head.as_bytes(), body].concat())
 }
 

@@ -8,6 +8,7 @@
 //!           ├─ Access          credentials of the administrator, or of users with given permissions
 //!           ├─ Gate            a proxy that a test can interrupt
 //!           └─ FaultProxy      a proxy that changes or replaces responses
+//!               └─ FaultCase   a fault that every client must survive
 //! ```
 //!
 //! *Invariant*: no process or folder outlives the test. A shell watches each process and kills it by its
@@ -19,6 +20,7 @@ mod access;
 mod api;
 mod cluster;
 mod definitions;
+mod fault_case;
 mod fault_proxy;
 mod gate;
 mod http;
@@ -29,6 +31,7 @@ mod process;
 pub use access::{Access, Right};
 pub use cluster::{Backup, Cluster, Collector, Options};
 pub use definitions::Definitions;
+pub use fault_case::{FaultCase, FaultSubject};
 pub use fault_proxy::{Fault, FaultProxy, ProxyRequest};
 pub use gate::Gate;
 pub use http::http_get;

@@ -6,6 +6,7 @@
 mod cases;
 mod controllers;
 mod deploy;
+mod faults;
 mod first;
 mod kubelet;
 mod life;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
         trial("an_agent_needs_only_the_permissions_of_the_manifests", life::in_a_cluster),
         trial("failures_of_the_api_server_change_no_verdict", trouble::no_verdict_changes),
+        trial("broken_answers_of_the_api_server_change_no_rule", faults::change_no_rule),
         trial("rules_apply_to_the_first_packets_of_two_hundred_pods", first::two_hundred),
     ];
     weir_trials::main(|| trials)

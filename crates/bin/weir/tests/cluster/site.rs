@@ -91,8 +91,20 @@ impl Agent {
         more: &[&str],
     ) -> Self {
         let gate = gate(cluster, lab, node);
-        let kubeconfig =
-            scratch.kubeconfig(&access.through(gate.address()), &format!("agent-{node}"));
+        let access = access.through(gate.address());
+        Agent::start_at(lab, scratch, node, gate, &access, more)
+    }
+
+    /// Starts an agent that uses an address of the API server as it is.
+    pub(crate) fn start_at(
+        lab: &Lab,
+        scratch: &Scratch,
+        node: &str,
+        gate: Gate,
+        access: &Access,
+        more: &[&str],
+    ) -> Self {
+        let kubeconfig = scratch.kubeconfig(access, &format!("agent-{node}"));
         let mut command = weir(&kubeconfig, node);
         command.args(["agent", "--source", "kube", "--log-format", "json"]).args(more);
         Agent::launch(lab, scratch, node, gate, command)

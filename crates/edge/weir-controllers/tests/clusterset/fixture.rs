@@ -13,10 +13,11 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{Controller, clusterset::ClusterSetSettings, crds};
+use weir_kube::RetryPolicy;
 use weir_model::{NAMESPACE_NAME_LABEL, Name, Requirement, Selector};
 
 use crate::{
-    common::{COMMON_RIGHTS, ControllerThread, eventually},
+    common::{COMMON_RIGHTS, ControllerThread, eventually, quick},
     yaml::yaml,
 };
 
@@ -219,6 +220,8 @@ pub(crate) struct StartOptions {
     pub(crate) publishable: Selector,
     /// The URL of a proxy to the API server.
     pub(crate) proxy: Option<String>,
+    /// The waits of its followers.
+    pub(crate) policy: RetryPolicy,
 }
 
 impl Default for StartOptions {
@@ -235,6 +238,7 @@ impl Default for StartOptions {
             .into_iter()
             .collect(),
             proxy: None,
+            policy: quick(),
         }
     }
 }
@@ -280,7 +284,14 @@ pub(crate) fn start_with(
     };
     let controller = Controller::ClusterSet(Box::new(settings));
     let identity = format!("{}-{id}", site.name);
-    ControllerThread::spawn(controller, &identity, options.namespace, &kubeconfig, folders.into())
+    ControllerThread::spawn(
+        controller,
+        &identity,
+        options.namespace,
+        &kubeconfig,
+        folders.into(),
+        options.policy,
+    )
 }
 
 /// Starts the controller with a broker behind a gate.

@@ -7,10 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_cluster::{Fault, FaultProxy, Right, http_get};
+use weir_cluster::{FaultCase, FaultProxy, FaultSubject, Right, http_get};
 use weir_controllers::{Controller, ControllerError, ControllerOptions, run_until};
 use weir_kube::RetryPolicy;
 
@@ -61,6 +60,7 @@ impl ControllerThread {
         namespace: &str,
         kubeconfig: &Path,
         folders: Vec<TempDir>,
+        retry_policy: RetryPolicy,
     ) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let http = free.local_addr().unwrap();
@@ -72,13 +72,7 @@ impl ControllerThread {
             controllers: vec![controller],
             http: Some(http),
             identity: identity.into(),
-            retry_policy: RetryPolicy {
-                page_size: 3,
-                first_retry: Duration::from_millis(50),
-                longest_retry: Duration::from_millis(500),
-                absence_poll: Duration::from_millis(200),
-                ..RetryPolicy::default()
-            },
+            retry_policy,
         };
         let (stop, end) = oneshot::channel::<()>();
         let end = || {
@@ -109,51 +103,70 @@ impl Drop for ControllerThread {
     }
 }
 
-/// Injects broken responses to all lists, one kind after the other. The controller must report each,
-/// and `is_unchanged` must hold all the time.
-pub(crate) fn survives_broken_lists(
-    proxy: &FaultProxy,
-    controller: &ControllerThread,
-    is_unchanged: impl Fn() -> bool,
-) {
-    eventually("the controller is ready", || (controller.get("/readyz").0 == 200).then_some(()));
-    let empty_without_version: fn(&mut Value) = |list| {
-        list["items"] = json!([]);
-        list["metadata"] = json!({});
-    };
-    let without_items: fn(&mut Value) = |list| {
-        list.as_object_mut().and_then(|fields| fields.remove("items"));
-    };
-    let other_kind: fn(&mut Value) = |list| {
-        list["items"] = json!([]);
-        list["kind"] = "Status".into();
-    };
-    for fault in [
-        Fault::Edit(empty_without_version),
-        Fault::Edit(without_items),
-        Fault::Edit(other_kind),
-        Fault::Cut,
-        Fault::Answer(200, "<html></html>".into()),
-        Fault::Answer(404, "404 page not found".into()),
-        Fault::Answer(410, r#"{"kind":"Status","code":410,"message":"expired"}"#.into()),
-        Fault::Answer(503, r#"{"kind":"Status","code":503,"message":"overloaded"}"#.into()),
-    ] {
-        let chosen = fault.clone();
-        proxy.inject(move |request| {
-            let is_list = request.is_list() || request.is_of("leases") && request.method == "GET";
-            is_list.then(|| chosen.clone())
-        });
-        proxy.cut();
-        let (before, start) = (proxy.requests(|_| true).len(), Instant::now());
-        eventually("the fault is reported", || (controller.get("/readyz").0 == 503).then_some(()));
-        thread::sleep(Duration::from_millis(700));
-        assert!(is_unchanged(), "{fault:?}");
-        let requests = proxy.requests(|_| true).len() - before;
-        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 1;
-        // Several followers, which each send up to 20 requests in the first second.
-        assert!(requests < 300 * seconds, "{requests} requests in {seconds} s");
-        proxy.heal();
-        eventually("it is ready again", || (controller.get("/readyz").0 == 200).then_some(()));
-        assert!(is_unchanged(), "{fault:?}");
+/// Short waits, for a controller behind a proxy with faults.
+pub(crate) fn quick() -> RetryPolicy {
+    RetryPolicy {
+        page_size: 3,
+        first_retry: Duration::from_millis(50),
+        longest_retry: Duration::from_millis(500),
+        absence_poll: Duration::from_millis(200),
+        ..RetryPolicy::default()
     }
+}
+
+/// A controller, and what it maintains.
+pub(crate) struct Maintained<S, C, A> {
+    pub(crate) process: ControllerThread,
+    /// The state that no fault may change.
+    pub(crate) state: S,
+    /// Makes a change in the API server.
+    pub(crate) change: C,
+    /// Whether a change has arrived.
+    pub(crate) has_arrived: A,
+}
+
+impl<S, C, A> FaultSubject for Maintained<S, C, A>
+where
+    S: Fn() -> bool,
+    C: Fn(usize),
+    A: Fn(usize) -> bool,
+{
+    fn unready_reasons(&mut self) -> String {
+        match self.process.get("/readyz") {
+            (200, _) => String::new(),
+            (_, reasons) => reasons,
+        }
+    }
+
+    fn is_intact(&mut self) -> bool {
+        (self.state)()
+    }
+
+    fn change(&mut self, number: usize) {
+        (self.change)(number);
+    }
+
+    fn has_arrived(&mut self, number: usize) -> bool {
+        (self.has_arrived)(number)
+    }
+}
+
+/// Runs all cases that apply to controllers. `start` starts one with a retry policy, and a lease in
+/// a namespace.
+pub(crate) fn survives_faults<S: FaultSubject>(
+    proxies: &[&FaultProxy],
+    start: impl Fn(RetryPolicy, &'static str) -> S,
+) {
+    let mut numbers = 0..;
+    let mut check = |cases: &[FaultCase], policy: RetryPolicy, namespace: &'static str| {
+        let mut subject = start(policy, namespace);
+        for case in cases {
+            case.check(numbers.next().unwrap(), proxies, &mut subject);
+        }
+    };
+    check(FaultCase::BROKEN_ANSWERS, quick(), "kube-system");
+    let impatient = RetryPolicy { watch_silence: Duration::from_secs(4), ..quick() };
+    check(&[FaultCase::SILENT_WATCHES], impatient, "default");
+    let comparing = RetryPolicy { comparison_interval: Duration::from_secs(2), ..quick() };
+    check(&[FaultCase::LOST_EVENTS], comparing, "kube-public");
 }

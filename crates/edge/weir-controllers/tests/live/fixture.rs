@@ -10,7 +10,7 @@ use weir_cluster::{Access, Cluster, Collector, Right};
 use weir_controllers::{Controller, OnDisable, crds, memcached, workload::Workload};
 
 use crate::{
-    common::{COMMON_RIGHTS, ControllerThread, eventually},
+    common::{COMMON_RIGHTS, ControllerThread, eventually, quick},
     yaml::yaml,
 };
 
@@ -70,7 +70,7 @@ pub(crate) fn start_workload(
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
     let controller = Controller::Workload(workload);
-    ControllerThread::spawn(controller, identity, namespace, &kubeconfig, vec![folder])
+    ControllerThread::spawn(controller, identity, namespace, &kubeconfig, vec![folder], quick())
 }
 
 /// A namespace for one test.

@@ -1,9 +1,9 @@
 //! Faults between the agent's source and a real API server.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use serde_json::{Value, json};
-use weir_cluster::{Cluster, Fault};
+use serde_json::json;
+use weir_cluster::{Cluster, FaultCase, FaultSubject};
 use weir_kube::RetryPolicy;
 
 use crate::{
@@ -43,83 +43,66 @@ fn a_restored_etcd_is_followed_when_the_api_server_is_back() {
     seen.until("an event", |seen| seen.put.contains(&later));
 }
 
-#[test]
-fn broken_responses_remove_nothing_and_lose_nothing() {
-    let cluster = Cluster::start().unwrap();
-    namespace(&cluster, "shop", json!({}));
+/// The agent's source behind a proxy.
+struct Source<'c> {
+    seen: Observer,
+    cluster: &'c Cluster,
+    namespace: &'static str,
+}
+
+impl FaultSubject for Source<'_> {
+    fn unready_reasons(&mut self) -> String {
+        self.seen.linger(Duration::ZERO);
+        let messages = self.seen.unread.iter().map(|finding| &*finding.message);
+        messages.collect::<Vec<_>>().join("\n")
+    }
+
+    fn is_intact(&mut self) -> bool {
+        self.seen.linger(Duration::ZERO);
+        self.seen.removed.is_empty()
+    }
+
+    fn change(&mut self, number: usize) {
+        let policy = network_policy(&format!("late-{number}"), "p1");
+        self.cluster.create(&policies_of(self.namespace), &policy).unwrap();
+    }
+
+    fn has_arrived(&mut self, number: usize) -> bool {
+        self.seen.linger(Duration::ZERO);
+        let name = format!("late-{number}");
+        let mut ids = self.seen.world.policies.keys();
+        ids.any(|id| *id.namespace == *self.namespace && *id.name == *name)
+    }
+}
+
+/// Follows a cluster through faults, in a namespace of its own.
+fn survives(cluster: &Cluster, namespace: &'static str, cases: &[FaultCase], policy: RetryPolicy) {
+    self::namespace(cluster, namespace, json!({}));
     for index in 0..5 {
-        run_pod(&cluster, "shop", &format!("p{index}"), &format!("10.0.0.{index}"));
+        run_pod(cluster, namespace, &format!("p{index}"), &format!("10.0.0.{index}"));
     }
     let proxy = cluster.fault_proxy().unwrap();
-    let mut seen = Observer::start(&proxy.access(cluster.admin()));
+    let mut seen = Observer::with(&proxy.access(cluster.admin()), policy);
     seen.until_in_sync();
     seen.forget();
-    let without_version: fn(&mut Value) = |list| {
-        list["items"] = json!([]);
-        list["metadata"] = json!({});
-    };
-    let without_items: fn(&mut Value) = |list| {
-        list.as_object_mut().and_then(|fields| fields.remove("items"));
-    };
-    for (index, fault) in [
-        Fault::Edit(without_version),
-        Fault::Edit(without_items),
-        Fault::Cut,
-        Fault::Answer(200, "<html></html>".into()),
-        Fault::Answer(404, "404 page not found".into()),
-        Fault::Answer(503, r#"{"kind":"Status","code":503,"message":"overloaded"}"#.into()),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let chosen = fault.clone();
-        proxy.inject(move |request| (!request.is_watch()).then(|| chosen.clone()));
-        proxy.cut();
-        seen.until("a report", |seen| !seen.unread.is_empty());
-        let name = format!("while-{index}");
-        cluster.create(&policies_of("shop"), &network_policy(&name, "p1")).unwrap();
-        seen.linger(Duration::from_millis(500));
-        assert_eq!(seen.removed, [], "{fault:?}");
-        proxy.heal();
-        seen.until("the new policy", |seen| {
-            seen.world.policies.keys().any(|id| *id.name == *name) && seen.unread.is_empty()
-        });
-        assert_eq!(seen.removed, [], "{fault:?}");
+    let mut source = Source { seen, cluster, namespace };
+    for (number, case) in cases.iter().enumerate() {
+        case.check(number, &[&proxy], &mut source);
     }
 }
 
 #[test]
-fn watches_that_deliver_nothing_are_noticed() {
+fn faults_of_the_api_server_remove_nothing_and_lose_nothing() {
     let cluster = Cluster::start().unwrap();
-    namespace(&cluster, "shop", json!({}));
-    let proxy = cluster.fault_proxy().unwrap();
-    let access = proxy.access(cluster.admin());
-    for (index, fault) in
-        [Fault::Silence, Fault::Trickle(Duration::from_millis(50))].into_iter().enumerate()
-    {
-        let chosen = fault.clone();
-        proxy.inject(move |request| request.is_watch().then(|| chosen.clone()));
-        let quick = RetryPolicy { watch_silence: Duration::from_secs(4), ..policy() };
-        let mut seen = Observer::with(&access, quick);
-        seen.until_in_sync();
-        let name = format!("late-{index}");
-        run_pod(&cluster, "shop", &name, "10.0.0.9");
-        seen.until("a report", |seen| {
-            let is_it = |message: &str| message.contains("delivered nothing for 4 s");
-            seen.unread.iter().any(|finding| is_it(&finding.message))
-        });
-        let late = pod_key("shop", &name);
-        seen.until("a list", |seen| seen.put.contains(&late));
-        proxy.heal();
-        seen.until("a working watch", |seen| seen.unread.is_empty());
-    }
-    // The watch seems to work, and events are missing.
-    proxy.inject(|request| request.is_watch().then_some(Fault::DropEvents));
-    let comparing = RetryPolicy { comparison_interval: Duration::from_secs(3), ..policy() };
-    let mut seen = Observer::with(&access, comparing);
-    seen.until_in_sync();
-    run_pod(&cluster, "shop", "lost", "10.0.0.8");
-    let lost = pod_key("shop", "lost");
-    seen.until("the comparison", |seen| seen.put.contains(&lost));
-    assert_eq!(seen.unread, []);
+    let impatient = RetryPolicy { watch_silence: Duration::from_secs(4), ..policy() };
+    let comparing = RetryPolicy { comparison_interval: Duration::from_secs(2), ..policy() };
+    thread::scope(|scope| {
+        let cluster = &cluster;
+        let running = [
+            scope.spawn(|| survives(cluster, "answers", FaultCase::BROKEN_ANSWERS, policy())),
+            scope.spawn(|| survives(cluster, "silence", &[FaultCase::SILENT_WATCHES], impatient)),
+            scope.spawn(|| survives(cluster, "losses", &[FaultCase::LOST_EVENTS], comparing)),
+        ];
+        running.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
