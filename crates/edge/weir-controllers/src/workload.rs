@@ -3,7 +3,9 @@
 mod controller;
 mod failures;
 
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::{
+    api::networking::v1::NetworkPolicy, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use weir_kube::{KubeObject, ObjectId, Resource, WireObject};
 use weir_model::{Finding, Severity};
 
@@ -19,6 +21,9 @@ const CONDITION: &str = "NetworkPolicyReady";
 
 /// The reason of the condition if the object does not enable the policy.
 const DISABLED: &str = "Disabled";
+
+/// The label without which a policy is never adopted: it names the program that manages an object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// A kind whose objects each own one NetworkPolicy of the same name.
 #[derive(Clone, Debug)]
@@ -57,6 +62,66 @@ struct WorkloadPlan {
     writes: Vec<Write>,
     /// `None` if the object never had a policy nor a condition.
     condition: Option<Condition>,
+    /// Why the observed policy becomes owned again.
+    adoption: Option<Adoption>,
+}
+
+/// Why a policy that the object does not own counts as its policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adoption {
+    /// It has the labels of the object's policy, but no controller.
+    Orphan,
+    /// It has those labels, and an earlier object of the same kind and name controls it.
+    Inherited,
+}
+
+impl Adoption {
+    /// Whether, and why, an object may adopt the observed policy. A policy that lacks one of the
+    /// desired labels, or that another controller owns, belongs to others.
+    fn decide(
+        workload: &Workload,
+        owner: &KubeObject,
+        desired: &KubeObject,
+        observed: &KubeObject,
+    ) -> Option<Self> {
+        let labels = desired.metadata.labels.as_ref()?;
+        let found = observed.metadata.labels.as_ref();
+        let has = |(key, value): (&String, &String)| {
+            found.is_some_and(|found| found.get(key) == Some(value))
+        };
+        let is_labelled = labels.contains_key(MANAGED_BY) && labels.iter().all(has);
+        if !is_labelled || is_terminating(observed) {
+            return None;
+        }
+        match controller_of(observed) {
+            None => Some(Adoption::Orphan),
+            Some(controller) => workload.names(controller, owner).then_some(Adoption::Inherited),
+        }
+    }
+
+    /// The end of a sentence about the policy.
+    fn reason(self) -> &'static str {
+        match self {
+            Adoption::Orphan => "which had no owner",
+            Adoption::Inherited => "which an earlier object of this name had left behind",
+        }
+    }
+}
+
+impl Workload {
+    /// Whether a reference has the owner's kind and name, whatever the uid and the API version.
+    fn names(&self, reference: &OwnerReference, owner: &KubeObject) -> bool {
+        self.owner.is_kind_of(reference) && Some(&reference.name) == owner.metadata.name.as_ref()
+    }
+
+    /// The policy without references to earlier objects of the owner's kind and name.
+    fn without_predecessors(&self, policy: &KubeObject, owner: &KubeObject) -> KubeObject {
+        let (mut policy, uid) = (policy.clone(), owner.metadata.uid.as_deref());
+        if let Some(owners) = &mut policy.metadata.owner_references {
+            owners.retain(|one| !self.names(one, owner) || Some(one.uid.as_str()) == uid);
+        }
+        policy
+    }
 }
 
 /// Plans the writes for an object, given the observed policy of its name.
@@ -75,6 +140,7 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
             WorkloadPlan {
                 writes: Vec::new(),
                 condition: Some(not_ready("Invalid", format!("{why}{kept}"))),
+                adoption: None,
             }
         }
         Ok(None) => {
@@ -93,14 +159,23 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
                     .collect(),
                 condition: is_reported
                     .then(|| not_ready(DISABLED, format!("the NetworkPolicy {state}"))),
+                adoption: None,
             }
         }
         Ok(Some(policy)) => match object(policy, owner) {
-            Err(why) => {
-                WorkloadPlan { writes: Vec::new(), condition: Some(not_ready("Invalid", why)) }
-            }
+            Err(why) => WorkloadPlan {
+                condition: Some(not_ready("Invalid", why)),
+                ..WorkloadPlan::default()
+            },
             Ok(desired) => {
-                let planned = plan_writes(&[desired], observed, owns);
+                let adoption = observed
+                    .filter(|_| !has_policy)
+                    .and_then(|policy| Adoption::decide(workload, owner, &desired, policy));
+                let adopted =
+                    adoption.and(observed).map(|one| workload.without_predecessors(one, owner));
+                let planned = plan_writes(&[desired], adopted.as_ref().or(observed), |policy| {
+                    owns(policy) || adoption.is_some()
+                });
                 let condition = match planned.taken.first() {
                     Some(id) => not_ready("NotOwned", taken(workload, owner, id, observed)),
                     None => Condition {
@@ -110,7 +185,7 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
                         message: "the NetworkPolicy is as desired".into(),
                     },
                 };
-                WorkloadPlan { writes: planned.writes, condition: Some(condition) }
+                WorkloadPlan { writes: planned.writes, condition: Some(condition), adoption }
             }
         },
     }
@@ -125,10 +200,11 @@ fn taken(
 ) -> String {
     let kind = workload.owner.kind;
     let controller = match observed.and_then(controller_of) {
-        Some(other) if other.kind == kind && Some(&other.name) == owner.metadata.name.as_ref() => {
+        Some(other) if workload.names(other, owner) => {
             return format!(
-                "the NetworkPolicy {id} belongs to an earlier {kind} of this name; the policy is \
-                 created once Kubernetes has deleted that one"
+                "the NetworkPolicy {id} belongs to an earlier {kind} of this name, and is being \
+                 deleted or lacks the labels of this object's policy; the policy is created once \
+                 that one is deleted"
             );
         }
         Some(other) => format!("{} {}", other.kind, other.name),
@@ -183,7 +259,7 @@ mod tests {
 
     /// The planned writes and the reason of the condition.
     fn decide(on_disable: OnDisable, owner: &KubeObject, observed: Option<&KubeObject>) -> String {
-        let WorkloadPlan { writes, condition } =
+        let WorkloadPlan { writes, condition, adoption } =
             plan(&memcached::workload(on_disable), owner, observed);
         let writes: Vec<&str> = writes
             .iter()
@@ -194,7 +270,9 @@ mod tests {
             })
             .collect();
         let reason = condition.map_or("-", |condition| condition.reason);
-        format!("{} {reason}", if writes.is_empty() { "-".into() } else { writes.join(",") })
+        let adoption = adoption.map(|adoption| format!(" {adoption:?}")).unwrap_or_default();
+        let writes = if writes.is_empty() { "-".into() } else { writes.join(",") };
+        format!("{writes} {reason}{adoption}")
     }
 
     #[test]
@@ -204,10 +282,19 @@ mod tests {
         let ours = created();
         let mut drifted = ours.clone();
         drifted.data["spec"]["policyTypes"] = json!(["Egress"]);
-        let mut theirs = ours.clone();
-        theirs.metadata.owner_references = None;
+        let mut orphan = ours.clone();
+        orphan.metadata.owner_references = None;
         let mut of_predecessor = ours.clone();
         of_predecessor.metadata.owner_references.as_mut().unwrap()[0].uid = "before".into();
+        let mut theirs = orphan.clone();
+        theirs.metadata.labels.as_mut().unwrap().remove("app.kubernetes.io/instance");
+        let mut unlabelled = of_predecessor.clone();
+        unlabelled.metadata.labels = None;
+        let mut of_another = of_predecessor.clone();
+        of_another.metadata.owner_references.as_mut().unwrap()[0].kind = "Deployment".into();
+        let mut leaving = of_predecessor.clone();
+        leaving.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         let mut terminating = on();
         terminating.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
@@ -218,13 +305,19 @@ mod tests {
             (Keep, &on(), Some(&ours), "- Applied"),
             (Keep, &on(), Some(&drifted), "update Applied"),
             (Keep, &on(), Some(&theirs), "- NotOwned"),
-            (Keep, &on(), Some(&of_predecessor), "- NotOwned"),
+            (Keep, &on(), Some(&orphan), "update Applied Orphan"),
+            (Keep, &on(), Some(&of_predecessor), "update Applied Inherited"),
+            (Keep, &on(), Some(&unlabelled), "- NotOwned"),
+            (Keep, &on(), Some(&of_another), "- NotOwned"),
+            (Keep, &on(), Some(&leaving), "- NotOwned"),
             (Keep, &off, None, "- -"),
+            (Keep, &off, Some(&orphan), "- -"),
             (Keep, &off, Some(&theirs), "- -"),
             (Keep, &off, Some(&ours), "- Disabled"),
             (Keep, &reported, None, "- Disabled"),
             (Delete, &off, Some(&ours), "delete Disabled"),
             (Delete, &off, Some(&theirs), "- -"),
+            (Delete, &off, Some(&orphan), "- -"),
             (Delete, &off, Some(&of_predecessor), "- -"),
             (Delete, &off, None, "- -"),
             (Keep, &bad, Some(&ours), "- Invalid"),
@@ -237,11 +330,21 @@ mod tests {
         }
         for (observed, expected) in [
             (&theirs, "belongs to no controller and"),
-            (&of_predecessor, "belongs to an earlier Memcached of"),
+            (&leaving, "belongs to an earlier Memcached of"),
+            (&of_another, "belongs to Deployment cache and"),
         ] {
             let plan = plan(&memcached::workload(Keep), &on(), Some(observed));
             let message = plan.condition.unwrap().message;
             assert!(message.contains(expected), "{message}");
         }
+        // The reference to the earlier object is replaced, and other owners stay.
+        let mut shared = of_predecessor;
+        let mut other = shared.metadata.owner_references.as_ref().unwrap()[0].clone();
+        (other.kind, other.controller) = ("ConfigMap".into(), None);
+        shared.metadata.owner_references.as_mut().unwrap().push(other.clone());
+        let plan = plan(&memcached::workload(Keep), &on(), Some(&shared));
+        let [Write::Update(policy)] = &plan.writes[..] else { panic!("{plan:?}") };
+        let owners = policy.metadata.owner_references.clone().unwrap();
+        assert_eq!(owners, [other, controller_reference(&on())]);
     }
 }

@@ -6,7 +6,7 @@ use weir_kube::{
 };
 
 use super::{
-    DISABLED, Workload,
+    DISABLED, MANAGED_BY, Workload,
     failures::{Failures, Transition},
     not_ready, plan,
 };
@@ -46,9 +46,11 @@ pub(crate) async fn run(context: &ControllerContext, workload: &Workload) {
     inputs.run(&mut controller).await;
 }
 
-/// Drops the content of a policy without a controller: only its existence matters.
+/// Drops the content of a policy that can neither be owned nor adopted: only its existence matters.
 fn slim(mut object: KubeObject) -> KubeObject {
-    if controller_of(&object).is_none() {
+    let is_managed =
+        object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED_BY));
+    if controller_of(&object).is_none() && !is_managed {
         object.data = serde_json::Value::Null;
         (object.metadata.labels, object.metadata.annotations) = (None, None);
     }
@@ -164,12 +166,15 @@ impl WorkloadController<'_> {
             match self.writer.send(&NETWORK_POLICIES, "v1", write).await {
                 Ok(policy) => {
                     written.policy = Some(policy);
-                    let reason = match write {
-                        Write::Create(_) => "Created",
-                        Write::Update(_) => "Updated",
-                        Write::Delete(_) => "Deleted",
+                    let (reason, detail) = match (write, plan.adoption) {
+                        (Write::Update(_), Some(adoption)) => {
+                            ("Adopted", format!(", {}", adoption.reason()))
+                        }
+                        (Write::Create(_), _) => ("Created", String::new()),
+                        (Write::Update(_), _) => ("Updated", String::new()),
+                        (Write::Delete(_), _) => ("Deleted", String::new()),
                     };
-                    let message = format!("{reason} NetworkPolicy {}", id.name);
+                    let message = format!("{reason} NetworkPolicy {}{detail}", id.name);
                     self.writer.publish(owner, EventType::Normal, reason, message);
                 }
                 Err(WriteError::Rejected(why)) => {

@@ -50,6 +50,43 @@ fn a_policy_of_another_owner_stays_unchanged_and_is_reported() {
 }
 
 #[test]
+fn a_policy_without_its_owner_is_adopted() {
+    let ns = TestNamespace::new(shared());
+    let adopted = |name: &str, uid: &Value, why: &str| {
+        let policy = eventually("the new Memcached owns the policy", || {
+            let policy = ns.policy(name)?;
+            let owners = policy["metadata"]["ownerReferences"].as_array()?.clone();
+            (owners.len() == 1 && owners[0]["uid"] == *uid).then_some(policy)
+        });
+        assert_eq!(policy["metadata"]["ownerReferences"][0]["controller"], true);
+        let message = ns.event(name, "Adopted")["message"].clone();
+        assert_eq!(message, format!("Adopted NetworkPolicy {name}, {why}"));
+        assert_eq!(ns.reconciled(name)["reason"], "Applied");
+        policy
+    };
+    let memcached = ns.create("hand", enabled());
+    ns.reconciled("hand");
+    let before = ns.policy("hand").unwrap();
+    // A hand edit removes the owner, and a change of the spec takes effect again.
+    let path = format!("{}/hand", ns.policies());
+    ns.cluster.patch(&path, &json!({"metadata": {"ownerReferences": null}})).unwrap();
+    let after = adopted("hand", &memcached["metadata"]["uid"], "which had no owner");
+    assert_eq!(after["spec"], before["spec"]);
+    ns.change("hand", json!({"monitoring": {"enabled": true}}));
+    assert_eq!(ns.ports("hand"), [11211, 9150]);
+    // A Memcached left its policy behind, as `kubectl delete --cascade=orphan` does.
+    let mut left = before.clone();
+    left["metadata"] = json!({"name": "left", "labels": before["metadata"]["labels"]});
+    left["metadata"]["labels"]["app.kubernetes.io/instance"] = json!("left");
+    left["spec"]["ingress"][0]["ports"] = json!([{"port": 1}]);
+    let left = ns.cluster.create(&ns.policies(), &left).unwrap();
+    let memcached = ns.create("left", enabled());
+    let policy = adopted("left", &memcached["metadata"]["uid"], "which had no owner");
+    assert_eq!(policy["metadata"]["uid"], left["metadata"]["uid"], "it is the same object");
+    assert_eq!(ns.ports("left"), [11211]);
+}
+
+#[test]
 fn invalid_sources_are_reported_and_the_last_valid_policy_stays() {
     let ns = TestNamespace::new(shared());
     let sources = |list: Value| json!({"security": {"networkPolicy": {"allowedSources": list}}});
