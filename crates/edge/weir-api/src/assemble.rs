@@ -6,7 +6,7 @@ use std::{
 
 use weir_model::{
     Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node,
-    Object, ObjectRef, Pod, PodId, PolicyId, Service, Severity, World,
+    Object, ObjectRef, Pod, PodId, Policy, PolicyId, Service, Severity, World,
 };
 
 use crate::{
@@ -23,6 +23,7 @@ pub(crate) const CONFLICT: &str = "conflicting-object";
 pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
     let mut all = Assembly { findings, ..Assembly::default() };
     found.into_iter().for_each(|lowered| all.add(lowered));
+    let requested = all.add_requested();
     let owners = all.assign_pods();
     all.imply_namespaces();
     let synthetic = assign_synthetic_addresses(&mut all.objects);
@@ -34,6 +35,7 @@ pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests
         findings: all.findings,
         owners,
         generated_for: all.generated_for,
+        requested,
         synthetic,
     }
 }
@@ -46,6 +48,7 @@ struct Assembly {
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     templates: BTreeMap<WorkloadRef, Template>,
     generated_for: BTreeMap<PolicyId, Name>,
+    requested: Vec<(Policy, Name)>,
 }
 
 impl Assembly {
@@ -69,9 +72,27 @@ impl Assembly {
                     self.owned.insert(id, owners);
                 }
             }
+            Lowered::Requested { policy, by } => self.requested.push((policy, by)),
             Lowered::Template(template) => self.put_template(template),
             Lowered::Unknown { .. } => (),
         }
+    }
+
+    /// Adds the requested policies that are not among the objects, and returns their ids.
+    fn add_requested(&mut self) -> BTreeSet<PolicyId> {
+        let mut added = BTreeSet::new();
+        for (policy, by) in std::mem::take(&mut self.requested) {
+            let id = policy.id.clone();
+            // Two definitions of one Memcached are merged as two definitions of its policy.
+            if !added.contains(&id) && self.objects.contains_key(&Key::Policy(id.clone())) {
+                continue;
+            }
+            if self.put(Object::Policy(policy)) {
+                self.generated_for.insert(id.clone(), by);
+            }
+            added.insert(id);
+        }
+        added
     }
 
     /// Adds an object. Returns `false` if there was one with that key.

@@ -23,6 +23,9 @@ pub struct Manifests {
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
+    /// The policies that are only requested, by objects such as Memcacheds: no manifest contains
+    /// them, and a controller would create them.
+    pub requested: BTreeSet<PolicyId>,
     /// The synthetic addresses of pods without addresses.
     pub synthetic: BTreeSet<IpAddr>,
 }
@@ -47,17 +50,30 @@ impl Manifests {
 }
 
 impl Manifests {
-    /// The same as if read from a cluster: without synthetic addresses and without locations.
-    pub fn of_cluster(mut self) -> Self {
-        let synthetic = std::mem::take(&mut self.synthetic);
-        for object in &mut self.objects {
+    /// Without the policies that are only requested, for input whose controllers have created the
+    /// others.
+    pub fn without_requested(mut self) -> Self {
+        let requested = std::mem::take(&mut self.requested);
+        self.generated_for.retain(|id, _| !requested.contains(id));
+        self.objects.retain(
+            |object| !matches!(object, Object::Policy(policy) if requested.contains(&policy.id)),
+        );
+        self
+    }
+
+    /// The same as if read from a cluster: without synthetic addresses, locations and requested
+    /// policies.
+    pub fn of_cluster(self) -> Self {
+        let mut manifests = self.without_requested();
+        let synthetic = std::mem::take(&mut manifests.synthetic);
+        for object in &mut manifests.objects {
             lower::without_location(object);
             if let Object::Pod(pod) = object {
                 pod.addresses.retain(|address| !synthetic.contains(address));
             }
         }
-        self.findings.iter_mut().for_each(|finding| finding.location = None);
-        self
+        manifests.findings.iter_mut().for_each(|finding| finding.location = None);
+        manifests
     }
 }
 

@@ -60,3 +60,27 @@ fn a_pod_whose_address_another_pod_claims_gets_a_note() {
     ];
     assert!(code == Some(1) && notes.iter().all(|note| text.contains(note)), "{text}");
 }
+
+#[test]
+fn the_policy_that_a_memcached_requests_counts() {
+    let labels = "app.kubernetes.io/name: memcached, app.kubernetes.io/instance: my-cache, \
+                  app.kubernetes.io/managed-by: memcached-operator";
+    let manifests = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: my-cache-0, labels: {{{labels}}}}}}}\n---\n\
+         {{apiVersion: v1, kind: Pod, metadata: {{name: client}}}}\n---\n\
+         apiVersion: memcached.c5c3.io/v1alpha1\nkind: Memcached\nmetadata: {{name: my-cache}}\n\
+         spec: {{security: {{networkPolicy: {{enabled: true}}}}}}\n"
+    );
+    let run = |command: &str| {
+        let output = crate::weir_reading(command, &manifests);
+        (output.status.code(), crate::stdout(&output))
+    };
+    let explain = "explain -f - --from default/client --to default/my-cache-0 --port";
+    let (code, text) = run(&format!("{explain} 22"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("created for Memcached default/my-cache"), "{text}");
+    let (code, text) = run(&format!("{explain} 11211"));
+    assert_eq!(code, Some(0), "{text}");
+    let (_, text) = run("render -f -");
+    assert!(text.contains("11211"), "{text}");
+}

@@ -36,6 +36,8 @@ pub(crate) struct LowerContext<'a> {
     path: Vec<PathStep>,
     /// Whether the API server would reject the object.
     pub(crate) invalid: bool,
+    /// Whether a finding about the object is an error.
+    pub(crate) has_errors: bool,
     /// The severity of an unknown field.
     unknown: Severity,
 }
@@ -115,6 +117,7 @@ impl<'a> LowerContext<'a> {
             object,
             path: Vec::new(),
             invalid: false,
+            has_errors: false,
             unknown: Severity::Error,
         }
     }
@@ -156,6 +159,7 @@ impl<'a> LowerContext<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
+        self.has_errors |= severity == Severity::Error;
         let path: String = self.path.iter().map(PathStep::to_string).collect();
         let finding = Finding {
             location: self.location(line),
@@ -200,6 +204,8 @@ impl<'a> LowerContext<'a> {
     /// reported as misspelt.
     pub(crate) fn open_fields<'t>(&mut self, tree: &'t Tree, known: &[&'static str]) -> Fields<'t> {
         let fields = self.any_fields(tree);
+        // The document's reader reported repeated fields.
+        self.invalid |= known.iter().any(|name| fields.is_repeated(name));
         for entry in fields.entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
             if let Some(meant) = closest(&entry.key, known.iter().copied()) {
                 let key = crate::document::quote(entry.written.as_deref().unwrap_or(&entry.key));

@@ -1,7 +1,11 @@
-//! Checks of a Memcached. It is not an object of the model, but requests a NetworkPolicy from its
-//! operator.
+//! A Memcached. It is not an object of the model, but requests a NetworkPolicy from its operator.
 
-use weir_model::Severity;
+use std::{collections::BTreeSet, sync::Arc};
+
+use weir_model::{
+    Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec,
+    Protocol, Requirement, Scope, Selector, Severity, Spec, Subject, Tier,
+};
 
 use super::{Fields, Home, LowerContext, Lowered, check_version, meta, network_policy};
 use crate::{check, document::Tree};
@@ -9,8 +13,10 @@ use crate::{check, document::Tree};
 /// The longest label value.
 const LABEL: usize = 63;
 
-/// Reports errors in the policy that a Memcached requests. Its other fields are checked by its
-/// operator.
+/// The policy that a Memcached requests, and the errors in that request. The operator checks all
+/// other fields.
+///
+/// An invalid Memcached isolates its pods and allows nothing.
 pub(crate) fn lower(ctx: &mut LowerContext, tree: &Tree, version: Option<&str>) -> Option<Lowered> {
     const VERSIONS: [&str; 2] = ["memcached.c5c3.io/v1alpha1", "memcached.c5c3.io/v1beta1"];
     let meta = meta(ctx, tree, "Memcached", Home::Namespace, check::dns_subdomain);
@@ -23,15 +29,16 @@ pub(crate) fn lower(ctx: &mut LowerContext, tree: &Tree, version: Option<&str>) 
             let tls = part(ctx, security, "tls", &["enabled"], tls);
             let is_monitored = monitoring == Some(true);
             let policy = security.get("networkPolicy")?;
-            Some(ctx.at("networkPolicy", |ctx| {
+            ctx.at("networkPolicy", |ctx| {
                 let policy = ctx.fields(policy, &["enabled", "allowedSources"]);
                 let protection = Protection { tls: tls.unwrap_or_default(), is_monitored };
                 network_policy_of(ctx, &policy, &protection)
-            }))
+            })
         })
     });
-    let is_requested = requested.flatten() == Some(true);
-    if let Some(name) = meta.name.filter(|name| is_requested && name.len() > LABEL) {
+    let requested = requested.flatten();
+    let name = meta.name?;
+    if requested.is_some() && name.len() > LABEL {
         let message = format!(
             "the name has {} characters, but the label app.kubernetes.io/instance allows only {LABEL}",
             name.len()
@@ -41,7 +48,24 @@ pub(crate) fn lower(ctx: &mut LowerContext, tree: &Tree, version: Option<&str>) 
             ctx.at("name", |ctx| ctx.invalid(line, message, "choose a shorter name"));
         });
     }
-    None
+    let rules = match requested {
+        // The error may be a misspelt request.
+        _ if ctx.invalid || ctx.has_errors => Vec::new(),
+        Some(rule) => vec![rule],
+        None => return None,
+    };
+    let labels =
+        [("name", "memcached"), ("instance", &*name), ("managed-by", "memcached-operator")];
+    let labels = labels.map(|(key, value)| {
+        let key = ctx.name(&format!("app.kubernetes.io/{key}"));
+        Requirement::In(key, BTreeSet::from([ctx.name(value)]))
+    });
+    let subject = Subject { scope: Scope::Own, pods: labels.into_iter().collect::<Selector>() };
+    let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(rules), egress: None };
+    let by = ctx.name(&format!("Memcached {}/{name}", meta.namespace));
+    let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace: meta.namespace, name };
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
+    Some(Lowered::Requested { policy, by })
 }
 
 /// The other fields that matter for the policy.
@@ -91,14 +115,18 @@ fn tls(ctx: &mut LowerContext, fields: &Fields) -> Tls {
     Tls { line: fields.line_of("enabled") }
 }
 
-/// Whether a policy is requested.
-fn network_policy_of(ctx: &mut LowerContext, fields: &Fields, protection: &Protection) -> bool {
+/// The rule of the requested policy, if one is requested.
+fn network_policy_of(
+    ctx: &mut LowerContext,
+    fields: &Fields,
+    protection: &Protection,
+) -> Option<PolicyRule> {
     let is_requested = is_on(ctx, fields);
     let sources = fields.get("allowedSources");
     let line = fields.line_of("allowedSources").unwrap_or(fields.line);
-    if let Some(sources) = sources {
-        ctx.at("allowedSources", |ctx| drop(ctx.each(sources, network_policy::peer)));
-    }
+    let peers: Option<Vec<Peer>> = sources
+        .and_then(|sources| ctx.at("allowedSources", |ctx| ctx.each(sources, network_policy::peer)))
+        .filter(|peers| !peers.is_empty());
     let count = sources.map_or(0, |sources| sources.items().len());
     match (is_requested, sources, count) {
         (false, Some(_), 1..) => ctx.at("enabled", |ctx| {
@@ -133,5 +161,18 @@ fn network_policy_of(ctx: &mut LowerContext, fields: &Fields, protection: &Prote
             ctx.find("memcached-metrics", Severity::Info, line, message, hint);
         });
     }
-    is_requested
+    let has_tls = protection.tls.line.is_some();
+    let ports = [(11211, true), (11212, has_tls), (9150, protection.is_monitored)];
+    let ports = ports.into_iter().filter(|(_, is_open)| *is_open).map(|(port, _)| PortSpec {
+        line: fields.line,
+        ports: PortMatch::Range(PortRange::one(Protocol::Tcp, port)),
+    });
+    is_requested.then(|| PolicyRule {
+        index: 0,
+        name: None,
+        line: fields.line,
+        action: Action::Allow,
+        peers,
+        ports: Some(ports.collect()),
+    })
 }

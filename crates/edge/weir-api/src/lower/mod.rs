@@ -20,7 +20,7 @@ mod values;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, NameTable, Object, Pod, PolicyKind, Severity};
+use weir_model::{Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, Severity};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
@@ -47,6 +47,8 @@ pub(crate) enum Lowered {
     Object(Object),
     /// An object of the model that a controller generated for the object `by`.
     Generated { object: Object, by: Name },
+    /// A policy that a controller will generate for the object `by`.
+    Requested { policy: Policy, by: Name },
     /// A pod and its owners, by kind (lower case) and name.
     Pod { pod: Pod, owners: Vec<(Name, Name)> },
     /// A workload.
@@ -108,7 +110,9 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
     match lowered {
         Some(Lowered::Object(object) | Lowered::Generated { object, .. }) => Some(object),
         Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
-        Some(Lowered::Template(_) | Lowered::Unknown { .. }) | None => None,
+        Some(Lowered::Requested { .. } | Lowered::Template(_) | Lowered::Unknown { .. }) | None => {
+            None
+        }
     }
 }
 

@@ -639,3 +639,101 @@ fn a_list_without_a_kind_is_reported_as_missing() {
     let manifests = reader.finish();
     assert_eq!(manifests.missing().count(), 1, "{:?}", manifests.findings);
 }
+
+const MEMCACHED: &str = "
+apiVersion: memcached.c5c3.io/v1beta1
+kind: Memcached
+metadata: {name: cache, namespace: shop}
+spec:
+  monitoring: {enabled: true}
+  security:
+    tls: {enabled: true, certificateSecretRef: {name: tls}}
+    networkPolicy:
+      enabled: true
+      allowedSources:
+      - podSelector: {matchLabels: {app: web}}
+      - ipBlock: {cidr: 10.0.0.0/8}
+";
+
+#[test]
+fn a_memcached_counts_as_the_policy_that_it_requests() {
+    check(
+        MEMCACHED,
+        expect![[r#"
+        Namespace shop kubernetes.io/metadata.name=shop
+        NetworkPolicy shop/cache Namespace for own/app.kubernetes.io/instance=cache,app.kubernetes.io/managed-by=memcached-operator,app.kubernetes.io/name=memcached
+          ingress[0] line 9: allow own/app=web, 10.0.0.0/8 at 11211/TCP, 11212/TCP, 9150/TCP
+        10: info memcached-metrics Memcached shop/cache spec.security.networkPolicy.allowedSources
+            these sources also apply to the metrics at port 9150
+            make sure that Prometheus is among them; every source can also connect to memcached
+    "#]],
+    );
+    // An empty list allows everyone, as the controller's policy does.
+    let open = MEMCACHED.split("      allowedSources").next().unwrap();
+    check(
+        &format!("{open}      allowedSources: []\n"),
+        expect![[r#"
+        Namespace shop kubernetes.io/metadata.name=shop
+        NetworkPolicy shop/cache Namespace for own/app.kubernetes.io/instance=cache,app.kubernetes.io/managed-by=memcached-operator,app.kubernetes.io/name=memcached
+          ingress[0] line 9: allow anyone at 11211/TCP, 11212/TCP, 9150/TCP
+        10: warning memcached-everyone Memcached shop/cache spec.security.networkPolicy.allowedSources
+            an empty list of allowedSources allows everyone, not no one
+            list the allowed sources, or remove the list to allow everyone
+        7: warning memcached-plaintext Memcached shop/cache spec.security.networkPolicy
+            TLS opens port 11212 and does not close 11211, and everyone can connect to both
+            list the allowed sources in allowedSources, which applies to both ports
+    "#]],
+    );
+    let off = "enabled: false\n      allowed";
+    let off = read(&MEMCACHED.replace("enabled: true\n      allowed", off));
+    assert_eq!(off.objects, []);
+}
+
+#[test]
+fn the_policy_of_a_memcached_counts_once_and_only_until_a_controller_has_created_it() {
+    let created = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: cache, namespace: shop}
+";
+    for text in [format!("{MEMCACHED}---{created}"), format!("{}---{MEMCACHED}", &created[1..])] {
+        let manifests = read(&text);
+        assert_eq!(manifests.requested.len(), 0);
+        let policies = manifests.objects.iter().filter_map(|object| match object {
+            Object::Policy(policy) => Some(policy),
+            _ => None,
+        });
+        let rules: Vec<_> = policies.map(|policy| policy.spec.ingress.clone()).collect();
+        assert_eq!(rules, [Some(Vec::new())], "the manifest wins");
+    }
+    let manifests = read(MEMCACHED);
+    assert_eq!(
+        manifests.generated_for.values().map(|by| &**by).collect::<Vec<_>>(),
+        ["Memcached shop/cache"]
+    );
+    let live = manifests.of_cluster();
+    assert!(live.generated_for.is_empty());
+    assert!(!live.objects.iter().any(|object| matches!(object, Object::Policy(_))));
+}
+
+#[test]
+fn an_invalid_memcached_isolates_and_allows_nothing() {
+    for (valid, invalid) in [
+        ("enabled: true\n      allowed", "enabled: yes please\n      allowed"),
+        ("allowedSources", "allowedSource"),
+        ("podSelector", "podSelectors"),
+        ("networkPolicy", "networkpolicy"),
+        ("security", "Security"),
+        ("10.0.0.0/8", "10.0.0.0/99"),
+        ("  monitoring", "  security: {}\n  monitoring"),
+    ] {
+        let text = MEMCACHED.replace(valid, invalid);
+        assert_ne!(text, MEMCACHED);
+        let manifests = read(&text);
+        let rules = manifests.objects.iter().find_map(|object| match object {
+            Object::Policy(policy) => Some(policy.spec.ingress.clone()),
+            _ => None,
+        });
+        assert_eq!(rules, Some(Some(Vec::new())), "{text}");
+    }
+}
