@@ -1,19 +1,25 @@
 //! Several clusters in one world, for policies that span clusters.
 
-use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::Args;
+use weir_kube::{Access, ClusterKinds};
 use weir_model::{Finding, Name, Object, PodId, QualifiedName, World};
 
 use crate::{
     failure::Failure,
-    source::{Loaded, load_paths},
+    source::{Loaded, load_cluster, load_paths},
 };
 
 /// The clusters of a ClusterSet.
 #[derive(Args)]
 pub(crate) struct ClustersArgs {
-    /// A cluster of a ClusterSet and its manifests [repeatable]
+    /// A cluster of a ClusterSet: its manifests, or `context:` and a context of the kubeconfig
+    /// [repeatable]
     ///
     /// Its pods are named `NAME:namespace/pod`. ClusterSetNetworkPolicies select pods of all given
     /// clusters.
@@ -24,7 +30,16 @@ pub(crate) struct ClustersArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClusterArg {
     name: String,
-    path: PathBuf,
+    source: ClusterSource,
+}
+
+/// The source of a cluster's objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ClusterSource {
+    /// Manifests.
+    Path(PathBuf),
+    /// A live cluster, by a context of the kubeconfig.
+    Context(String),
 }
 
 impl FromStr for ClusterArg {
@@ -35,10 +50,17 @@ impl FromStr for ClusterArg {
         if !is_label(name) {
             return Err(format!("{name:?} is not a valid cluster name: use a-z, 0-9 and `-`"));
         }
-        if path.is_empty() {
-            return Err("expected NAME=PATH, as in `east=clusters/east`".into());
-        }
-        Ok(ClusterArg { name: name.into(), path: path.into() })
+        let source = match path.strip_prefix("context:") {
+            Some("") => return Err("expected a context, as in `east=context:prod-east`".into()),
+            Some(context) => ClusterSource::Context(context.into()),
+            None if path.is_empty() => {
+                let expected = "expected NAME=PATH or NAME=context:CONTEXT, as in \
+                                `east=clusters/east`";
+                return Err(expected.into());
+            }
+            None => ClusterSource::Path(path.into()),
+        };
+        Ok(ClusterArg { name: name.into(), source })
     }
 }
 
@@ -57,27 +79,74 @@ impl ClustersArgs {
         self.clusters.is_empty()
     }
 
+    /// Whether a cluster is read with a context of the kubeconfig.
+    pub(crate) fn has_context(&self) -> bool {
+        self.clusters.iter().any(|one| matches!(one.source, ClusterSource::Context(_)))
+    }
+
     /// Loads all clusters into one world.
-    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
-        let mut paths: BTreeMap<Name, Vec<PathBuf>> = BTreeMap::new();
-        for ClusterArg { name, path } in &self.clusters {
-            if path.as_os_str() == "-" && self.clusters.len() > 1 {
-                let hint = "give a file or a folder for each cluster";
-                return Err(Failure::new("standard input can hold only one cluster", hint).into());
+    pub(crate) fn load(&self, kubeconfig: Option<&Path>) -> anyhow::Result<Loaded> {
+        Ok(joined(self.load_each(kubeconfig)?))
+    }
+
+    /// Loads all clusters into one world, and also returns their own worlds, with the addresses of
+    /// that one world.
+    pub(crate) fn load_separately(
+        &self,
+        kubeconfig: Option<&Path>,
+    ) -> anyhow::Result<(Loaded, BTreeMap<Name, World>)> {
+        let each = self.load_each(kubeconfig)?;
+        let mut worlds: BTreeMap<Name, World> =
+            each.iter().map(|(cluster, loaded)| (cluster.clone(), loaded.world.clone())).collect();
+        let joined = joined(each);
+        for (cluster, world) in &mut worlds {
+            for pod in world.pods.values_mut() {
+                if let Some(same) = joined.world.pods.get(&pod.id.in_cluster(cluster)) {
+                    pod.addresses.clone_from(&same.addresses);
+                }
             }
-            paths.entry(name.as_str().into()).or_default().push(path.clone());
+        }
+        Ok((joined, worlds))
+    }
+
+    fn load_each(&self, kubeconfig: Option<&Path>) -> anyhow::Result<BTreeMap<Name, Loaded>> {
+        let mut paths: BTreeMap<Name, Vec<PathBuf>> = BTreeMap::new();
+        let mut contexts: BTreeMap<Name, &str> = BTreeMap::new();
+        for ClusterArg { name, source } in &self.clusters {
+            let name = Name::from(name.as_str());
+            match source {
+                ClusterSource::Path(path) if path.as_os_str() == "-" && self.clusters.len() > 1 => {
+                    let hint = "give a file or a folder for each cluster";
+                    let what = "standard input can hold only one cluster";
+                    return Err(Failure::new(what, hint).into());
+                }
+                ClusterSource::Path(path) => paths.entry(name).or_default().push(path.clone()),
+                ClusterSource::Context(context) => {
+                    if contexts.insert(name.clone(), context).is_some() {
+                        return Err(two_sources(&name).into());
+                    }
+                }
+            }
         }
         let mut loaded = BTreeMap::new();
+        for (name, context) in contexts {
+            if paths.contains_key(&name) {
+                return Err(two_sources(&name).into());
+            }
+            let access = Access::new(kubeconfig, Some(context));
+            let instead = "give manifests with --cluster NAME=PATH";
+            loaded.insert(name, load_cluster(&access, ClusterKinds::Policies, instead)?);
+        }
         for (name, paths) in paths {
             loaded.insert(name, load_paths(&paths)?);
         }
-        Ok(joined(loaded))
+        Ok(loaded)
     }
 
     /// The objects of all clusters and the findings from reading them. Fails if the input is
     /// incomplete.
     pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Vec<Finding>)> {
-        let mut loaded = self.load()?;
+        let mut loaded = self.load(None)?;
         if !loaded.missing.is_empty() {
             loaded = loaded.complete()?;
         }
@@ -87,6 +156,12 @@ impl ClustersArgs {
         });
         Ok((objects.collect(), loaded.findings))
     }
+}
+
+/// The error for a cluster with a context and another source.
+fn two_sources(name: &str) -> Failure {
+    let what = format!("cluster {name} has a context and another source");
+    Failure::new(what, "give one context, or only manifests, for each cluster")
 }
 
 /// Joins clusters that were read separately.

@@ -38,6 +38,7 @@ mod render;
 mod source;
 mod status;
 mod test;
+mod translation;
 mod version;
 mod why;
 

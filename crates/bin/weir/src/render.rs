@@ -6,6 +6,7 @@ use weir_engine::Locality;
 use weir_model::World;
 
 use crate::{
+    clusters::ClustersArgs,
     datapath::{
         DatapathKind, DatapathProfile, LiveComparison, PacketFilter, Rendered, Rendering, Unit,
     },
@@ -14,6 +15,7 @@ use crate::{
     opflex,
     present::{self, Format, findings::FindingJson},
     source::{Loaded, SourceArgs},
+    translation,
 };
 
 /// Print the rules that the agent would install
@@ -33,24 +35,29 @@ use crate::{
 /// `opflex`: the `.netpol` files, each after its name. JSON and YAML also contain the HostprotPols,
 /// the HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
 ///
+/// With `--cluster`: the NetworkPolicies that the controller clusterset writes for each
+/// ClusterSetNetworkPolicy. In their names, the name of the policy stands for its uid.
+///
 /// With `--live`, on a node: print the steps that would make the packet filter of this network
 /// namespace equal to the rules. Nothing is written. The exit status is 0 if there are no steps and
 /// 1 otherwise. Steps are normal right after a change, until the agent has applied it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
 )]
 pub(crate) struct RenderCommand {
     #[command(flatten)]
     source: SourceArgs,
+    #[command(flatten)]
+    clusters: ClustersArgs,
     /// The datapath to print the rules for [default: sim; with --live, nftables]
-    #[arg(long, value_name = "NAME", value_enum)]
+    #[arg(long, value_name = "NAME", value_enum, conflicts_with = "clusters")]
     datapath: Option<DatapathKind>,
     /// The node to print the rules of [default: all nodes; with --live, NODE_NAME]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "clusters")]
     node: Option<String>,
     /// Compare with the rules that are installed on this machine
-    #[arg(long)]
+    #[arg(long, conflicts_with = "clusters")]
     live: bool,
     /// The prefix of names, for opflex
     #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix)]
@@ -62,6 +69,11 @@ pub(crate) struct RenderCommand {
 
 impl RenderCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        if !self.clusters.is_empty() {
+            let worlds = self.source.load_separately(&self.clusters)?;
+            translation::write(&worlds, self.source.namespace(), self.output, out)?;
+            return Ok(Exit::Yes);
+        }
         let default = if self.live { DatapathKind::Nftables } else { DatapathKind::Sim };
         let DatapathProfile { name, rendering, live, .. } =
             self.datapath.unwrap_or(default).profile();

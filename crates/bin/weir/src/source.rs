@@ -20,6 +20,7 @@ use crate::{
     failure::{Failure, nearest},
     present::{self, progress::Progress},
     test::without_tests,
+    translation::Worlds,
 };
 
 /// The source of the world.
@@ -51,19 +52,28 @@ impl LiveArgs {
     /// Reads the cluster once. The error without a kubeconfig also suggests `instead`.
     pub(crate) fn load(&self, kinds: ClusterKinds, instead: &str) -> anyhow::Result<Loaded> {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
-        let mut progress = Progress::new("reading the cluster");
-        let manifests =
-            weir_kube::read_cluster(&access, kinds, |step| progress.report(step.done, step.all));
-        drop(progress);
-        let manifests = manifests.map_err(|error| {
-            let hint = match &error {
-                ApiError::NoKubeconfig => format!("{instead}, or {}", error.hint()),
-                _ => error.hint(),
-            };
-            Failure::new(error, hint)
-        })?;
-        Ok(Loaded::from(manifests))
+        load_cluster(&access, kinds, instead)
     }
+}
+
+/// Reads a cluster once. The error without a kubeconfig also suggests `instead`.
+pub(crate) fn load_cluster(
+    access: &Access,
+    kinds: ClusterKinds,
+    instead: &str,
+) -> anyhow::Result<Loaded> {
+    let mut progress = Progress::new("reading the cluster");
+    let manifests =
+        weir_kube::read_cluster(access, kinds, |step| progress.report(step.done, step.all));
+    drop(progress);
+    let manifests = manifests.map_err(|error| {
+        let hint = match &error {
+            ApiError::NoKubeconfig => format!("{instead}, or {}", error.hint()),
+            _ => error.hint(),
+        };
+        Failure::new(error, hint)
+    })?;
+    Ok(Loaded::from(manifests))
 }
 
 /// A world, and the facts about it that only the input has.
@@ -193,19 +203,32 @@ impl SourceArgs {
         if clusters.is_empty() {
             return self.load_complete(ClusterKinds::Policies);
         }
-        if !self.files.is_empty() || self.live.kubeconfig.is_some() || self.live.context.is_some() {
-            let what = "--cluster cannot be combined with -f, --kubeconfig or --context";
-            return Err(Failure::new(
-                what,
-                "give the manifests of each cluster with --cluster NAME=PATH",
-            )
-            .into());
-        }
-        let loaded = clusters.load()?;
+        let loaded = clusters.load(self.kubeconfig_of(clusters)?)?;
         if let Some(namespace) = self.namespace() {
             loaded.check_namespace(namespace)?;
         }
         Ok(loaded.complete()?)
+    }
+
+    /// Reads the clusters, each as its own world. Fails as
+    /// [`load_clusters`](SourceArgs::load_clusters) does.
+    pub(crate) fn load_separately(&self, clusters: &ClustersArgs) -> anyhow::Result<Worlds> {
+        let (loaded, worlds) = clusters.load_separately(self.kubeconfig_of(clusters)?)?;
+        loaded.complete()?;
+        Ok(worlds)
+    }
+
+    /// The kubeconfig for the contexts of clusters. Fails for another source beside the clusters.
+    fn kubeconfig_of(&self, clusters: &ClustersArgs) -> Result<Option<&Path>, Failure> {
+        let kubeconfig = self.live.kubeconfig.as_deref();
+        let is_unused = kubeconfig.is_some() && !clusters.has_context();
+        if self.files.is_empty() && self.live.context.is_none() && !is_unused {
+            return Ok(kubeconfig);
+        }
+        let what = "--cluster cannot be combined with -f, --context, or an unused --kubeconfig";
+        let hint = "give the source of each cluster: --cluster NAME=PATH or \
+                    --cluster NAME=context:CONTEXT";
+        Err(Failure::new(what, hint))
     }
 
     /// Reads the world, prints its relevant findings, and fails if an object is missing.

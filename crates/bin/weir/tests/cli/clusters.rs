@@ -135,3 +135,80 @@ spec:
     let message = weir_reading("lint -f -", &by_hand.collect::<Vec<_>>().join("\n"));
     assert!(String::from_utf8_lossy(&message.stdout).contains("warning"));
 }
+
+#[test]
+fn render_shows_the_network_policies_of_a_policy() {
+    let clusters =
+        "--cluster east=examples/clusterset/east --cluster west=examples/clusterset/west";
+    check(
+        &weir(&format!("render {clusters}")),
+        expect![[r#"
+        # east: ClusterSetNetworkPolicy shop/db
+        ---
+        apiVersion: networking.k8s.io/v1
+        kind: NetworkPolicy
+        metadata:
+          name: csnp-db
+          namespace: shop
+        spec:
+          podSelector: {matchLabels: {app: db}}
+          policyTypes: [Ingress]
+          ingress:
+          - from:
+            - podSelector: {matchLabels: {app: api}}
+            ports:
+            - {protocol: TCP, port: sql}
+        ---
+        apiVersion: networking.k8s.io/v1
+        kind: NetworkPolicy
+        metadata:
+          name: csnp-db-i4-00000000-0
+          namespace: shop
+        spec:
+          podSelector: {matchLabels: {app: db}}
+          policyTypes: [Ingress]
+          ingress:
+          - from:
+            - ipBlock:
+                cidr: 10.2.0.3/32
+            ports:
+            - {protocol: TCP, port: sql}
+        --- exit 0
+    "#]],
+    );
+    let output = weir(&format!("render {clusters} -n shop -o json"));
+    let all = crate::json(&output);
+    let names = all[0]["networkPolicies"].as_array().unwrap().iter();
+    let names: Vec<&str> = names.map(|one| one["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!((all[0]["cluster"].as_str(), names.len()), (Some("east"), 2), "{names:?}");
+    let output = weir(&format!("render {clusters} --datapath nftables"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_cluster_by_context_needs_the_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let access = weir_cluster::Access {
+        url: "https://127.0.0.1:1".into(),
+        ca: String::new(),
+        token: "x".into(),
+    };
+    let kubeconfig = access.write_kubeconfig(folder.path()).unwrap().display().to_string();
+    for (arguments, message) in [
+        (format!("--kubeconfig {kubeconfig} --cluster east=context:nowhere"), "nowhere"),
+        ("--cluster east=context:".to_owned(), "expected a context"),
+        (
+            format!("--kubeconfig {kubeconfig} --cluster east=examples/clusterset/east"),
+            "an unused --kubeconfig",
+        ),
+        (
+            "--cluster east=context:a --cluster east=examples/clusterset/east".to_owned(),
+            "cluster east has a context and another source",
+        ),
+    ] {
+        let output = weir(&format!("matrix {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        let text = crate::stderr(&output);
+        assert!(text.contains(message), "{arguments}: {text}");
+    }
+}
