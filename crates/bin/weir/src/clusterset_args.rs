@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use clap::Args;
 use ipnet::IpNet;
 use weir_clusterset::{Merging, NetworkLimits};
-use weir_controllers::clusterset::ClusterSetSettings;
+use weir_controllers::clusterset::{ClusterSetSettings, Departure};
 use weir_kube::Access;
 use weir_model::{Name, Selector};
 
@@ -86,17 +86,7 @@ pub(crate) struct ClusterSetArgs {
 impl ClusterSetArgs {
     /// Checks the flags and converts them to settings.
     pub(crate) fn settings(&self) -> anyhow::Result<ClusterSetSettings> {
-        let missing = |what: &str, hint: &str| {
-            Failure::new(format!("controller clusterset needs {what}"), hint.to_owned())
-        };
-        let id = self
-            .cluster_id
-            .as_deref()
-            .ok_or_else(|| missing("the id of this cluster", "set it with `--cluster-id ID`"))?;
-        if !crate::clusters::is_label(id) {
-            let hint = "use up to 63 characters of a-z, 0-9 and `-`, and no `-` at either end";
-            return Err(Failure::new(format!("{id:?} is not a valid cluster id"), hint).into());
-        }
+        let id = self.id()?;
         if self.pod_cidr.is_empty() {
             let hint =
                 "set them with `--pod-cidr CIDR`: other clusters reject addresses outside of them";
@@ -118,20 +108,7 @@ impl ClusterSetArgs {
                 Failure::new(format!("--member-cidr names this cluster, {itself}"), hint).into()
             );
         }
-        let broker = match (&self.broker_kubeconfig, &self.broker_url, &self.broker_token_file) {
-            (Some(path), _, _) => Access::new(Some(path), self.broker_context.as_deref()),
-            (None, Some(url), Some(_)) if !url.starts_with("https://") => {
-                let hint = "give a URL that starts with `https://`: without TLS the token would be readable on the network";
-                return Err(Failure::new(format!("{url} is not an HTTPS URL"), hint).into());
-            }
-            (None, Some(url), Some(token)) => {
-                Access::direct(url, token, self.broker_ca_file.as_deref())
-            }
-            _ => {
-                let hint = "set it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`";
-                return Err(missing("the broker", hint).into());
-            }
-        };
+        let broker = self.broker()?;
         let (renewal, expiry) =
             (Duration::from_secs(self.cluster_renewal), Duration::from_secs(self.cluster_expiry));
         if expiry < renewal * 3 {
@@ -155,6 +132,44 @@ impl ClusterSetArgs {
             shard: self.shard_size.into(),
             merging: if self.merge_cidrs { Merging::Exact } else { Merging::None },
         })
+    }
+
+    /// The id of this cluster.
+    fn id(&self) -> Result<&str, Failure> {
+        let id = self
+            .cluster_id
+            .as_deref()
+            .ok_or_else(|| missing("the id of this cluster", "set it with `--cluster-id ID`"))?;
+        if !crate::clusters::is_label(id) {
+            let hint = "use up to 63 characters of a-z, 0-9 and `-`, and no `-` at either end";
+            return Err(Failure::new(format!("{id:?} is not a valid cluster id"), hint));
+        }
+        Ok(id)
+    }
+
+    /// The API server of the broker.
+    fn broker(&self) -> Result<Access, Failure> {
+        match (&self.broker_kubeconfig, &self.broker_url, &self.broker_token_file) {
+            (Some(path), _, _) => Ok(Access::new(Some(path), self.broker_context.as_deref())),
+            (None, Some(url), Some(_)) if !url.starts_with("https://") => {
+                let hint = "give a URL that starts with `https://`: without TLS the token would be readable on the network";
+                Err(Failure::new(format!("{url} is not an HTTPS URL"), hint))
+            }
+            (None, Some(url), Some(token)) => {
+                Ok(Access::direct(url, token, self.broker_ca_file.as_deref()))
+            }
+            _ => {
+                let hint = "set it with `--broker-kubeconfig PATH`, or `--broker-url URL --broker-token-file PATH --broker-ca-file PATH`";
+                Err(missing("the broker", hint))
+            }
+        }
+    }
+
+    /// Checks the flags for leaving the set.
+    pub(crate) fn departure(&self, access: Access) -> anyhow::Result<Departure> {
+        let (cluster, broker) = (self.id()?.to_owned(), self.broker()?);
+        self.check_files()?;
+        Ok(Departure { cluster, access, broker, namespace: self.broker_namespace.clone() })
     }
 
     /// Fails for a token or CA file that is missing, empty or of the wrong kind.
@@ -182,6 +197,11 @@ impl ClusterSetArgs {
         }
         accepted
     }
+}
+
+/// The error for a missing setting.
+fn missing(what: &str, hint: &str) -> Failure {
+    Failure::new(format!("controller clusterset needs {what}"), hint.to_owned())
 }
 
 /// Parses a network of pods.

@@ -6,7 +6,9 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_controllers::{Controller, ControllerOptions, OnDisable, clusterset, hpp, memcached};
+use weir_controllers::{
+    CleanupError, Controller, ControllerOptions, OnDisable, clusterset, hpp, memcached,
+};
 use weir_kube::{Access, ObjectId, RetryPolicy};
 
 use crate::{
@@ -28,16 +30,20 @@ use crate::{
 ///
 /// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace. `--cleanup hpp`
 /// removes them.
+///
+/// `--cleanup clusterset` leaves the set: it removes this cluster's objects from the broker, so that
+/// other clusters stop allowing its pods, and the NetworkPolicies here that allow pods of other
+/// clusters. The NetworkPolicies that isolate pods stay.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n\nHTTP: /healthz /readyz /metrics; hpp also serves /hpp on --hpp-http"
+    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n  weir controller --cleanup clusterset --cluster-id east --broker-kubeconfig broker\n\nHTTP: /healthz /readyz /metrics; clusterset also serves /remotepods, and hpp /hpp on --hpp-http"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present = "cleanup")]
     enable: Vec<String>,
     /// Remove all objects of a controller and exit; fails while a controller holds the lease
-    #[arg(long, value_name = "NAME", value_parser = [hpp::NAME], conflicts_with = "enable")]
+    #[arg(long, value_name = "NAME", value_parser = [clusterset::NAME, hpp::NAME], conflicts_with = "enable")]
     cleanup: Option<String>,
     /// The kubeconfig of the cluster [default: KUBECONFIG, ~/.kube/config, or the service account
     /// of the pod]
@@ -80,15 +86,17 @@ enum OnDisableArg {
 
 impl ControllerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
-        if self.cleanup.is_some() {
-            return self.clean_up();
+        match self.cleanup.as_deref() {
+            Some(clusterset::NAME) => return self.leave(),
+            Some(_) => return self.clean_up(),
+            None => (),
         }
         let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
         let controllers = names.into_iter().map(|name| self.controller(name));
         let controllers = controllers.collect::<anyhow::Result<_>>()?;
         self.log.start();
         let options = ControllerOptions {
-            access: Access::new(self.kubeconfig.as_deref(), self.context.as_deref()),
+            access: self.access(),
             namespace: self.namespace.clone().unwrap_or_else(own_namespace),
             lease: self.lease.clone(),
             controllers,
@@ -106,19 +114,37 @@ impl ControllerCommand {
     /// Removes the objects of `hpp`.
     fn clean_up(&self) -> anyhow::Result<Exit> {
         self.log.start();
-        let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let namespace = &self.aci.hpp_namespace;
-        let lease =
-            ObjectId::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease);
-        let removed = hpp::cleanup(access, namespace, &lease).map_err(|error| {
-            let hint = error.hint();
-            Failure::new(error, hint)
-        })?;
+        let removed = hpp::cleanup(self.access(), namespace, &self.lease()).map_err(not_removed)?;
         let hpp::Removed { pols, containers } = removed;
         tracing::info!(
             "removed {pols} HostprotPols and {containers} HostprotRemoteIpContainers from {namespace}"
         );
         Ok(Exit::Yes)
+    }
+
+    /// Leaves the set of clusters.
+    fn leave(&self) -> anyhow::Result<Exit> {
+        let departure = self.clusterset.departure(self.access())?;
+        self.log.start();
+        let removed = clusterset::leave(&departure, &self.lease()).map_err(not_removed)?;
+        let clusterset::Removed { pods, others, network_policies } = removed;
+        tracing::info!(
+            "removed {pods} RemotePods and {others} other objects of {} from the broker, and \
+             {network_policies} NetworkPolicies that allowed pods of other clusters",
+            departure.cluster
+        );
+        Ok(Exit::Yes)
+    }
+
+    /// The API server of the cluster.
+    fn access(&self) -> Access {
+        Access::new(self.kubeconfig.as_deref(), self.context.as_deref())
+    }
+
+    /// The lease of the controllers.
+    fn lease(&self) -> ObjectId {
+        ObjectId::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease)
     }
 
     fn controller(&self, name: &str) -> anyhow::Result<Controller> {
@@ -142,6 +168,12 @@ impl ControllerCommand {
             }
         }
     }
+}
+
+/// The error of a cleanup, with its hint.
+fn not_removed(error: CleanupError) -> Failure {
+    let hint = error.hint();
+    Failure::new(error, hint)
 }
 
 /// Parses the name of a namespace.

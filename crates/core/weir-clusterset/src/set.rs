@@ -152,9 +152,14 @@ impl ClusterSet {
         self.apply_shifts(vec![shift]);
     }
 
-    /// The accepted pods.
+    /// The ids of the accepted pods.
     pub fn pods(&self) -> impl Iterator<Item = &RemoteId> {
-        self.received.values().flat_map(|pods| pods.values().map(|pod| &pod.id))
+        self.accepted_pods().map(|pod| &pod.id)
+    }
+
+    /// The accepted pods, by cluster, namespace and name.
+    pub fn accepted_pods(&self) -> impl Iterator<Item = &RemotePod> {
+        self.received.values().flat_map(|pods| pods.values().map(|pod| &**pod))
     }
 
     /// Whether a pod was accepted.

@@ -49,7 +49,7 @@ pub(crate) fn exists(object: &KubeObject, kind: &str) -> bool {
 }
 
 /// The current time in whole seconds: the API server drops fractions, so they would always differ.
-fn now() -> String {
+pub(crate) fn now() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }

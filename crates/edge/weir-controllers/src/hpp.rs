@@ -23,7 +23,7 @@ use std::{
     net::SocketAddr,
 };
 
-pub use cleanup::{CleanupError, Removed, cleanup};
+pub use cleanup::{Removed, cleanup};
 pub(crate) use controller::run;
 use serde_json::Value;
 pub(crate) use standby::StandbyServer;

@@ -18,6 +18,7 @@
 //!   the observed version only.
 //! * Objects that are as desired are not written.
 
+mod cleanup;
 pub mod clusterset;
 mod condition;
 mod controller;
@@ -35,6 +36,7 @@ pub mod workload;
 mod writer;
 mod writes;
 
+pub use cleanup::CleanupError;
 pub use controller::Controller;
 use run::ControllerContext;
 pub use run::{ControllerError, ControllerOptions, run, run_until};

@@ -15,15 +15,22 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
 
 /// The readiness and the metrics of the controllers of this process.
 #[derive(Debug)]
 pub(crate) struct ControllerReport {
     state: Mutex<ReportState>,
     controllers: Vec<&'static str>,
+    /// Where to ask for the remote pods.
+    remote_pods: Mutex<Option<mpsc::Sender<RemotePodsQuery>>>,
     pub(crate) metrics: ControllerMetrics,
     pub(crate) registry: Registry,
 }
+
+/// A request for the list of remote pods.
+pub(crate) type RemotePodsQuery = oneshot::Sender<Value>;
 
 #[derive(Debug)]
 struct ReportState {
@@ -63,7 +70,22 @@ impl ControllerReport {
         }
         let state =
             Mutex::new(ReportState { role, reasons: BTreeMap::new(), warnings: BTreeMap::new() });
-        ControllerReport { state, controllers: controllers.into(), metrics, registry }
+        let (controllers, remote_pods) = (controllers.into(), Mutex::default());
+        ControllerReport { state, controllers, remote_pods, metrics, registry }
+    }
+
+    /// Sets where to ask for the remote pods.
+    pub(crate) fn answer_remote_pods(&self, queries: mpsc::Sender<RemotePodsQuery>) {
+        *self.remote_pods.lock().unwrap_or_else(PoisonError::into_inner) = Some(queries);
+    }
+
+    /// The remote pods that this cluster has accepted; `None` unless the controller clusterset runs
+    /// in this process.
+    pub(crate) async fn remote_pods(&self) -> Option<Value> {
+        let queries = self.remote_pods.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let (query, answer) = oneshot::channel();
+        queries.send(query).await.ok()?;
+        answer.await.ok()
     }
 
     /// Why this process is not ready. Empty if it is ready, or if another process is the leader.

@@ -1,6 +1,12 @@
 use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use axum::{Router, extract::State, response::IntoResponse, routing::get};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use futures::future::{Either, select};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use weir_kube::{Access, ApiClient, ApiError, Recorder, RetryPolicy};
@@ -249,6 +255,7 @@ fn router(report: Arc<ControllerReport>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/remotepods", get(remote_pods))
         .with_state(report)
 }
 
@@ -265,4 +272,14 @@ async fn readyz(State(report): State<Arc<ControllerReport>>) -> impl IntoRespons
 
 async fn metrics(State(report): State<Arc<ControllerReport>>) -> impl IntoResponse {
     http::metrics(&report.registry)
+}
+
+async fn remote_pods(State(report): State<Arc<ControllerReport>>) -> Response {
+    match report.remote_pods().await {
+        Some(pods) => Json(pods).into_response(),
+        None => {
+            let message = "this process does not run the controller clusterset as the leader\n";
+            (StatusCode::SERVICE_UNAVAILABLE, message).into_response()
+        }
+    }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 use weir_clusterset::Heartbeat;
 use weir_kube::{ApiClient, ApiError};
@@ -116,6 +116,25 @@ pub(crate) async fn renew(
         }
     });
     written.await.map(drop)
+}
+
+/// Deletes the lease, unless another process has changed it.
+pub(crate) async fn delete(
+    client: &ApiClient,
+    namespace: &str,
+    lease: &Lease,
+) -> Result<(), ApiError> {
+    let name = lease.metadata.name.as_deref().unwrap_or_default();
+    let uid = lease.metadata.uid.clone();
+    let resource_version = lease.metadata.resource_version.clone();
+    let how = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+    let deleted = client.request("delete", RESOURCE, async |client| {
+        Api::<Lease>::namespaced(client, namespace).delete(name, &how).await
+    });
+    match deleted.await {
+        Ok(_) | Err(ApiError::Absent { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn name(cluster: &str) -> String {

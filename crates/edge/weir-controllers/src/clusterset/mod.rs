@@ -29,6 +29,7 @@
 //!   other clusters are interested in.
 
 mod lease;
+mod leave;
 mod owned;
 mod policy_status;
 mod publisher;
@@ -43,6 +44,8 @@ use tokio::sync::watch;
 use weir_clusterset::{Interest, Liveness, Merging, NetworkLimits};
 use weir_kube::Access;
 use weir_model::{Name, Selector};
+
+pub use leave::{Departure, Removed, leave};
 
 use crate::ControllerContext;
 
@@ -97,11 +100,19 @@ enum BrokerView {
     Clusters(RemoteClusters),
 }
 
+/// The publisher's last view of the broker, and whether it can still reach it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct BrokerContact {
+    view: BrokerView,
+    /// The time of the last contact, once several renewals of the lease have failed.
+    lost_since: Option<String>,
+}
+
 /// Runs until the context is stopped.
 pub(crate) async fn run(context: &ControllerContext, settings: &ClusterSetSettings) {
     let (interests_sender, interests) = watch::channel(None::<BTreeSet<Interest>>);
-    let (view_sender, view) = watch::channel(BrokerView::default());
-    let publisher = Box::pin(publisher::run(context, settings, interests, view_sender));
-    let translator = Box::pin(translator::run(context, settings, interests_sender, view));
+    let (contact_sender, contact) = watch::channel(BrokerContact::default());
+    let publisher = Box::pin(publisher::run(context, settings, interests, contact_sender));
+    let translator = Box::pin(translator::run(context, settings, interests_sender, contact));
     select(publisher, translator).await;
 }

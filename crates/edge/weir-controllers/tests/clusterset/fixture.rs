@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -11,6 +12,7 @@ use std::{
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use weir_cluster::{Access, Cluster, Gate, Right};
 use weir_controllers::{Controller, clusterset::ClusterSetSettings, crds};
 use weir_kube::RetryPolicy;
@@ -49,7 +51,7 @@ const BROKER_RIGHTS: [Right; 2] = [
     Right {
         group: "coordination.k8s.io",
         resources: &["leases"],
-        verbs: &["list", "create", "update"],
+        verbs: &["list", "create", "update", "delete"],
     },
 ];
 
@@ -256,21 +258,12 @@ pub(crate) fn start_with(
     id: &str,
     options: StartOptions,
 ) -> ControllerThread {
-    let rights = [&RIGHTS[..], &COMMON_RIGHTS].concat();
-    let mut user = site.cluster.user(&format!("weir-{id}"), &rights).unwrap();
-    if let Some(url) = options.proxy {
-        user.url = url;
-    }
-    let member = broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
-    let member = Access { url: access.url.clone(), ..member };
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
-    member.write_kubeconfig(folders[1].path()).unwrap();
-    let [token, ca] = ["token", "ca.pem"].map(|name| folders[1].path().join(name));
+    let Credentials { kubeconfig, broker, folders } =
+        Credentials::new(site, broker, access, id, options.proxy);
     let settings = ClusterSetSettings {
         cluster: id.into(),
         networks: site.networks().iter().map(|network| network.parse().unwrap()).collect(),
-        broker: weir_kube::Access::direct(&member.url, &token, Some(&ca)),
+        broker,
         namespace: SET.into(),
         renewal: Duration::from_secs(1),
         expiry: Duration::from_secs(25),
@@ -289,9 +282,41 @@ pub(crate) fn start_with(
         &identity,
         options.namespace,
         &kubeconfig,
-        folders.into(),
+        folders,
         options.policy,
     )
+}
+
+/// The credentials of a controller, with exactly the permissions that it needs.
+pub(crate) struct Credentials {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) broker: weir_kube::Access,
+    pub(crate) folders: Vec<TempDir>,
+}
+
+impl Credentials {
+    pub(crate) fn new(
+        site: &Site,
+        broker: &Cluster,
+        access: &Access,
+        id: &str,
+        proxy: Option<String>,
+    ) -> Self {
+        let rights = [&RIGHTS[..], &COMMON_RIGHTS].concat();
+        let mut user = site.cluster.user(&format!("weir-{id}"), &rights).unwrap();
+        if let Some(url) = proxy {
+            user.url = url;
+        }
+        let member =
+            broker.user(&format!("cluster-{id}-of-{}", site.name), &BROKER_RIGHTS).unwrap();
+        let member = Access { url: access.url.clone(), ..member };
+        let folders = vec![tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let kubeconfig = user.write_kubeconfig(folders[0].path()).unwrap();
+        member.write_kubeconfig(folders[1].path()).unwrap();
+        let [token, ca] = ["token", "ca.pem"].map(|name| folders[1].path().join(name));
+        let broker = weir_kube::Access::direct(&member.url, &token, Some(&ca));
+        Credentials { kubeconfig, broker, folders }
+    }
 }
 
 /// Starts the controller with a broker behind a gate.

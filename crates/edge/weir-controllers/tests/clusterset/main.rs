@@ -8,6 +8,7 @@ mod common;
 mod fake_member;
 mod faults;
 mod fixture;
+mod leaving;
 mod members;
 mod outages;
 mod policies;

@@ -36,6 +36,17 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     south.pod(&namespace, "c", "web", &["10.2.1.3"]);
     until("the outage is reported", || process.get("/readyz").1.contains("cannot watch"));
     assert_eq!(north.allowed(&namespace).len(), 2);
+    let degraded = || {
+        let policy = north.get_policy(&namespace, "everyone");
+        let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == "Degraded").unwrap_or_default()
+    };
+    until("the policy reports the outage", || degraded()["reason"] == "BrokerUnreachable");
+    let condition = degraded();
+    assert_eq!(condition["status"], "True");
+    let message = condition["message"].as_str().unwrap();
+    let (_, time) = message.split_once("the last contact was at ").unwrap();
+    assert!(time <= condition["lastTransitionTime"].as_str().unwrap(), "{condition}");
     // Local changes still apply.
     north.policy(&namespace, "second", everyone);
     until("a new policy isolates and allows the known pods", || {
@@ -46,6 +57,7 @@ fn nothing_changes_during_an_outage_of_the_broker_and_the_state_converges_afterw
     gate.open();
     let wanted = ["ingress 10.2.1.2/32", "ingress 10.2.1.3/32"].map(String::from);
     until("the allowed addresses converge", || north.allowed(&namespace) == wanted.clone().into());
+    until("the policy reports the end", || degraded()["reason"] == "AsExpected");
 
     // The controller restarts during an outage. Before it has listed the broker, it removes only
     // rules that the policies no longer have.

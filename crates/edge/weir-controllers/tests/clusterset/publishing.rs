@@ -103,3 +103,29 @@ fn only_pods_that_policies_of_other_clusters_can_select_are_published() {
     set.east.cluster.delete(&format!("{}/web", crate::fixture::policies(&namespace))).unwrap();
     until("without interest the pod is withdrawn", || published(&namespace).is_empty());
 }
+
+#[test]
+fn a_member_lists_the_remote_pods_that_it_has_received() {
+    let (set, namespace) = (set(), unused("listed"));
+    for site in [&set.east, &set.west] {
+        site.namespace(&namespace, json!({}));
+    }
+    let everyone = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]});
+    set.east.policy(&namespace, "everyone", everyone);
+    let listed = || -> Vec<Value> {
+        let (code, body) = set.east_process().get("/remotepods");
+        assert_eq!(code, 200, "{body}");
+        let list: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(list["kind"], "RemotePodList");
+        let pods = list["items"].as_array().unwrap().iter();
+        pods.filter(|one| one["spec"]["remoteNamespace"] == namespace).cloned().collect()
+    };
+    assert_eq!(listed(), [Value::Null; 0]);
+    set.west.pod(&namespace, "web", "web", &["10.2.12.1"]);
+    until("the pod is listed", || listed().len() == 1);
+    let (pod, on_broker) = (listed().remove(0), published(&namespace).remove(0));
+    assert_eq!(pod["spec"], on_broker["spec"]);
+    assert_eq!(pod["metadata"]["labels"], on_broker["metadata"]["labels"]);
+    set.west.cluster.delete(&format!("/api/v1/namespaces/{namespace}/pods/web")).unwrap();
+    until("the pod is no longer listed", || listed().is_empty());
+}

@@ -6,11 +6,18 @@ use weir_clusterset::{Liveness, Rival};
 use weir_kube::ObjectId;
 
 use super::{BATCH_WINDOW, NAME, Publisher};
-use crate::clusterset::{
-    BrokerView, ClusterSetSettings,
-    lease::{self, Holder},
-    wire::{self, CLUSTER},
+use crate::{
+    clusterset::{
+        BrokerContact, BrokerView, ClusterSetSettings,
+        lease::{self, Holder},
+        wire::{self, CLUSTER},
+    },
+    condition,
 };
+
+/// The broker is unreachable after this many renewals without an answer, like a cluster that missed
+/// as many.
+const MISSED_RENEWALS: u32 = 3;
 
 impl Publisher<'_> {
     /// Applies the interests of another cluster, if its lease is valid and held by that very
@@ -46,9 +53,11 @@ impl Publisher<'_> {
             Err(error) => {
                 let (cause, hint) = (error.text(), error.hint());
                 let problem = format!("cannot list the leases on the broker: {cause}; {hint}");
+                self.report_outage();
                 return self.set_problem(Some(problem));
             }
         };
+        self.membership.last_contact = Some((Instant::now(), condition::now()));
         let elapsed = self.membership.started.elapsed();
         self.membership.roster.observe(elapsed, heartbeats.clone());
         let members: Vec<ObjectId> =
@@ -59,7 +68,7 @@ impl Publisher<'_> {
         if let Some(rival) = rival {
             let problem = disowned(cluster, &rival);
             self.membership.holds_lease = false;
-            self.membership.view.send_replace(BrokerView::Disowned(problem.clone()));
+            self.report_contact(BrokerView::Disowned(problem.clone()));
             return self.set_problem(Some(problem));
         }
         let holder = Holder { cluster, uid: &uid, controller: &self.membership.controller };
@@ -85,14 +94,33 @@ impl Publisher<'_> {
             Some((other.clone(), (holder, roster.liveness(other)?)))
         });
         let view = BrokerView::Clusters(alive.collect());
-        self.membership.view.send_if_modified(|current| {
-            let is_new = *current != view;
-            *current = view;
-            is_new
-        });
+        self.report_contact(view);
         if self.pending.next_flush.is_none() {
             self.pending.next_flush = Some(Instant::now());
         }
+    }
+
+    /// Sends the current view of the broker to the translator.
+    fn report_contact(&self, view: BrokerView) {
+        let contact = BrokerContact { view, lost_since: None };
+        self.membership.contact.send_if_modified(|current| {
+            let is_new = *current != contact;
+            *current = contact;
+            is_new
+        });
+    }
+
+    /// Reports a failed heartbeat to the translator, unless the last contact is recent.
+    fn report_outage(&self) {
+        let Some((at, time)) = &self.membership.last_contact else { return };
+        if at.elapsed() < self.settings.renewal * MISSED_RENEWALS {
+            return;
+        }
+        self.membership.contact.send_if_modified(|current| {
+            let is_new = current.lost_since.as_ref() != Some(time);
+            current.lost_since = Some(time.clone());
+            is_new
+        });
     }
 
     /// Warnings about other ids that this cluster has on the broker.

@@ -18,7 +18,7 @@ use weir_runtime::Backoff;
 
 use self::local::LocalPods;
 use super::{
-    BrokerView, ClusterSetSettings,
+    BrokerContact, ClusterSetSettings,
     wire::{self, CLUSTER, MEMBERS, REMOTE_NAMESPACES, REMOTE_PODS},
 };
 use crate::{
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     context: &ControllerContext,
     settings: &ClusterSetSettings,
     mut interests: watch::Receiver<Option<BTreeSet<Interest>>>,
-    view: watch::Sender<BrokerView>,
+    contact: watch::Sender<BrokerContact>,
 ) {
     let client = ApiClient::new(settings.broker.clone());
     let mut inputs = EventLoop::new(context);
@@ -93,7 +93,8 @@ pub(crate) async fn run(
             holds_lease: false,
             problem: None,
             next_renewal: Instant::now(),
-            view,
+            last_contact: None,
+            contact,
         },
         pending: PendingPublication {
             names: BTreeMap::new(),
@@ -148,7 +149,9 @@ struct BrokerMembership {
     /// Why the lease cannot be renewed.
     problem: Option<String>,
     next_renewal: Instant,
-    view: watch::Sender<BrokerView>,
+    /// When the broker last answered, also as a timestamp.
+    last_contact: Option<(Instant, String)>,
+    contact: watch::Sender<BrokerContact>,
 }
 
 /// The objects of this cluster to write to the broker.

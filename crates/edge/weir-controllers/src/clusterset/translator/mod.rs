@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 use weir_clusterset::{ClusterSet, ClusterSetOptions, Interest, RemotePod, ShardKey};
 use weir_kube::{ApiClient, KubeObject, NETWORK_POLICIES, ObjectEvent, ObjectId, WatchSpec};
 
 use self::{local::LocalPolicies, remote::BrokerObjects};
 use super::{
-    BrokerView, ClusterSetSettings, NAME,
+    BrokerContact, BrokerView, ClusterSetSettings, NAME,
     wire::{
         self, ClusterMember, MANAGED, MEMBERS, POLICIES, REMOTE_NAMESPACES, REMOTE_PODS,
         RemoteNamespace,
@@ -27,6 +28,7 @@ use crate::{
     ControllerContext, crds,
     event_loop::{EventLoop, Handler},
     queue::WorkQueue,
+    report::RemotePodsQuery,
     sync::unready,
     writer::Writer,
 };
@@ -40,7 +42,8 @@ enum TranslatorEvent {
     RemotePod(ObjectEvent<Result<RemotePod, String>>),
     RemoteNamespace(ObjectEvent<Result<RemoteNamespace, String>>),
     Member(ObjectEvent<Result<ClusterMember, String>>),
-    View(BrokerView),
+    Contact(BrokerContact),
+    RemotePods(RemotePodsQuery),
 }
 
 /// A unit of work.
@@ -57,7 +60,7 @@ pub(crate) async fn run(
     context: &ControllerContext,
     settings: &ClusterSetSettings,
     interests: watch::Sender<Option<BTreeSet<Interest>>>,
-    mut view: watch::Receiver<BrokerView>,
+    mut contact: watch::Receiver<BrokerContact>,
 ) {
     let broker = ApiClient::new(settings.broker.clone());
     let mut inputs = EventLoop::new(context);
@@ -81,9 +84,19 @@ pub(crate) async fn run(
     inputs.follow(&broker, on_broker(MEMBERS), read_member, TranslatorEvent::Member);
     let sender = inputs.sender();
     tokio::spawn(async move {
-        while view.changed().await.is_ok() {
-            let view = view.borrow_and_update().clone();
-            if sender.send(TranslatorEvent::View(view)).await.is_err() {
+        while contact.changed().await.is_ok() {
+            let contact = contact.borrow_and_update().clone();
+            if sender.send(TranslatorEvent::Contact(contact)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (queries, mut asked) = mpsc::channel(1);
+    context.report.answer_remote_pods(queries);
+    let sender = inputs.sender();
+    tokio::spawn(async move {
+        while let Some(query) = asked.recv().await {
+            if sender.send(TranslatorEvent::RemotePods(query)).await.is_err() {
                 return;
             }
         }
@@ -169,8 +182,9 @@ impl Handler for Translator<'_> {
                 self.remote.apply_namespaces(&mut self.set, event)
             }
             TranslatorEvent::Member(event) => self.remote.apply_members(&mut self.set, event),
-            TranslatorEvent::View(view) => {
-                if self.remote.apply_view(&mut self.set, view) {
+            TranslatorEvent::RemotePods(query) => _ = query.send(self.remote_pods()),
+            TranslatorEvent::Contact(contact) => {
+                if self.remote.apply_contact(&mut self.set, contact) {
                     self.queue_all();
                 }
             }
@@ -204,6 +218,15 @@ impl Translator<'_> {
         for policy in self.local.policies.iter() {
             self.pending.push(Work::Policy(policy.id().clone()));
         }
+    }
+
+    /// The accepted pods of other clusters, as on the broker.
+    fn remote_pods(&self) -> Value {
+        let namespace = &self.settings.namespace;
+        let others = self.set.accepted_pods().filter(|pod| pod.id.cluster != self.settings.cluster);
+        let pods = others.map(|pod| wire::remote_pod(pod, namespace));
+        let version = REMOTE_PODS.api_version(REMOTE_PODS.versions[0]);
+        json!({"apiVersion": version, "kind": "RemotePodList", "items": pods.collect::<Vec<_>>()})
     }
 
     fn report_readiness(&self) {

@@ -9,7 +9,7 @@ use weir_model::Name;
 
 use crate::{
     clusterset::{
-        BrokerView, ClusterSetSettings, RemoteClusters,
+        BrokerContact, BrokerView, ClusterSetSettings, RemoteClusters,
         wire::{self, ClusterMember, MAX_INTERESTS, RemoteNamespace},
     },
     sync::{Followed, ListState},
@@ -26,6 +26,8 @@ pub(super) struct BrokerObjects {
     pub(super) namespaces_sync: ListState,
     pub(super) members_sync: ListState,
     pub(super) view: BrokerView,
+    /// The time of the last contact with the broker, if it is unreachable.
+    pub(super) lost_since: Option<String>,
     /// The pods of RemotePods whose names do not contain the id.
     strays: BTreeMap<String, RemoteId>,
     /// The cluster and the namespace of each RemoteNamespace.
@@ -63,9 +65,10 @@ impl BrokerObjects {
     }
 
     /// Applies a new view of the clusters. Returns whether it differs from the last one.
-    pub(super) fn apply_view(&mut self, set: &mut ClusterSet, view: BrokerView) -> bool {
-        let is_new = self.view != view;
-        self.view = view;
+    pub(super) fn apply_contact(&mut self, set: &mut ClusterSet, contact: BrokerContact) -> bool {
+        let BrokerContact { view, lost_since } = contact;
+        let is_new = self.view != view || self.lost_since != lost_since;
+        (self.view, self.lost_since) = (view, lost_since);
         let clusters = self.clusters().into_iter().flat_map(BTreeMap::keys);
         let clusters: BTreeSet<Name> = set.members().keys().chain(clusters).cloned().collect();
         clusters.iter().for_each(|cluster| self.admit(set, cluster));

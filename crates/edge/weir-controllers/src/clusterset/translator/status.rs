@@ -19,7 +19,7 @@ use crate::{
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Translator<'_> {
-    /// Why the remote pods are not known: a reason and a message.
+    /// Why the remote pods are not known, or not any more: a reason and a message.
     fn unsynced(&self) -> Option<(&'static str, String)> {
         match &self.remote.view {
             BrokerView::Disowned(why) => {
@@ -29,7 +29,13 @@ impl Translator<'_> {
                 "BrokerUnread",
                 "the allowed remote pods stay unchanged: the broker is not listed yet".into(),
             )),
-            _ => None,
+            _ => self.remote.lost_since.as_ref().map(|time| {
+                let message = format!(
+                    "the allowed remote pods stay unchanged: the broker is unreachable, the last \
+                     contact was at {time}"
+                );
+                ("BrokerUnreachable", message)
+            }),
         }
     }
 
