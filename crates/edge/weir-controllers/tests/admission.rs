@@ -184,7 +184,7 @@ fn the_policy_is_bound_and_members_have_the_rights_that_the_controller_needs() {
         role["rules"],
         json!([
             {"apiGroups": ["submariner.io"], "resources": ["remotepods", "remotenamespaces", "clustersetmembers"], "verbs": ["list", "watch", "create", "update", "delete"]},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "create", "update"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "create", "update", "delete"]},
         ])
     );
     for subject in of_kind("RoleBinding")["subjects"].as_array().unwrap() {
