@@ -4,6 +4,7 @@
 
 use weir_aci::{AciSettings, HostprotKind, RenderedCluster};
 use weir_model::{Change, Flow, Protocol, Verdict, World};
+use weir_testkit::egress::{block, port, rule};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
@@ -21,20 +22,6 @@ fn cluster(pods: &str, rules: &[String]) -> RenderedCluster {
     let mut world = World::default();
     reader.finish().objects.into_iter().for_each(|object| world.apply(Change::Put(object)));
     RenderedCluster::new(&AciSettings { prefix: "k".into() }, "k", &world).unwrap()
-}
-
-fn rule(peers: impl Iterator<Item = String>, ports: impl Iterator<Item = String>) -> String {
-    let list = |all: Vec<String>| all.join(", ");
-    format!("{{to: [{}], ports: [{}]}}", list(peers.collect()), list(ports.collect()))
-}
-
-fn block(number: u32) -> String {
-    let [_, b, c, d] = (4 * number).to_be_bytes();
-    format!("{{ipBlock: {{cidr: 20.{b}.{c}.{d}/32}}}}")
-}
-
-fn port(number: u32) -> String {
-    format!("{{port: {}}}", 1 + 2 * number)
 }
 
 fn is_allowed(cluster: &RenderedCluster, to: [u8; 4], port: u16) -> bool {

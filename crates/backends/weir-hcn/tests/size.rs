@@ -5,6 +5,7 @@
 use weir_engine::{Engine, Locality};
 use weir_hcn::{Acls, evaluate, render};
 use weir_model::{Change, Direction, Flow, PodId, Program, Protocol, Verdict};
+use weir_testkit::egress::{block, port, rule};
 
 const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}";
 
@@ -19,20 +20,6 @@ fn program(rules: &[String]) -> Program {
     let mut program = Program::default();
     program.apply(Engine::new(Locality::Everywhere).apply(&changes));
     program
-}
-
-fn rule(peers: impl Iterator<Item = String>, ports: impl Iterator<Item = String>) -> String {
-    let list = |all: Vec<String>| all.join(", ");
-    format!("{{to: [{}], ports: [{}]}}", list(peers.collect()), list(ports.collect()))
-}
-
-fn block(number: u32) -> String {
-    let [_, b, c, d] = (4 * number).to_be_bytes();
-    format!("{{ipBlock: {{cidr: 20.{b}.{c}.{d}/32}}}}")
-}
-
-fn port(number: u32) -> String {
-    format!("{{port: {}}}", 1 + 2 * number)
 }
 
 fn is_allowed(program: &Program, to: [u8; 4], port: u16) -> bool {

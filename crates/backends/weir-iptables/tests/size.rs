@@ -6,6 +6,7 @@ use std::fmt::Write;
 use weir_engine::{Engine, Locality};
 use weir_iptables::{ChainsAndSets, render};
 use weir_model::{Change, Program};
+use weir_testkit::egress::{block, port, rule};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}
@@ -40,20 +41,6 @@ fn check(pods: &str, rules: &[String], max_count: usize) {
     assert!(added <= max_count, "{added} rules and entries");
     let bytes = all.to_string().len() - empty.to_string().len();
     assert!(bytes <= 200 * max_count, "{bytes} bytes");
-}
-
-fn rule(peers: impl Iterator<Item = String>, ports: impl Iterator<Item = String>) -> String {
-    let list = |all: Vec<String>| all.join(", ");
-    format!("{{to: [{}], ports: [{}]}}", list(peers.collect()), list(ports.collect()))
-}
-
-fn block(number: u32) -> String {
-    let [_, b, c, d] = (4 * number).to_be_bytes();
-    format!("{{ipBlock: {{cidr: 20.{b}.{c}.{d}/32}}}}")
-}
-
-fn port(number: u32) -> String {
-    format!("{{port: {}}}", 1 + 2 * number)
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!  changes   sequences of changes and edits             ────► changes(max), crowded(), before_and_after()
 //!  flow      connections between addresses of the pool  ────► flow()
 //!  fuzz      the same choices, made by a fuzzer's bytes ────► changes_from_bytes()
+//!  egress    rules with many peers and ports, as YAML
 //!  hostile   policies whose parts multiply                ────► HostileShape
 //!  midway    the verdicts that a packet can get during a change
 //! ```
@@ -22,6 +23,7 @@
 
 mod changes;
 mod edit;
+pub mod egress;
 mod flow;
 mod fuzz;
 mod hostile;
