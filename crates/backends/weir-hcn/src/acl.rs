@@ -1,6 +1,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value, json};
+use weir_model::Name;
 
 /// The prefix of the ids of all our ACLs. The backend never changes other policies.
 pub const PREFIX: &str = "weir:";
@@ -16,17 +17,17 @@ pub struct Acl {
     /// The action.
     pub action: AclAction,
     /// The id, which names the writer and the policy.
-    pub id: String,
+    pub id: Name,
     /// The protocol number.
-    pub protocols: String,
+    pub protocols: Name,
     /// Networks and addresses of the pod. Always empty in our ACLs.
-    pub local_addresses: String,
+    pub local_addresses: Name,
     /// Networks and addresses of the peer, in both directions.
-    pub remote_addresses: String,
+    pub remote_addresses: Name,
     /// The ports of the pod.
-    pub local_ports: String,
+    pub local_ports: Name,
     /// The ports of the peer.
-    pub remote_ports: String,
+    pub remote_ports: Name,
     /// The component that enforces the ACL.
     pub rule_type: RuleType,
 }
@@ -60,22 +61,17 @@ pub enum RuleType {
 
 impl Acl {
     /// An ACL of the switch that matches all traffic.
-    pub(crate) fn new(
-        id: String,
-        direction: AclDirection,
-        action: AclAction,
-        priority: u16,
-    ) -> Self {
+    pub(crate) fn new(id: Name, direction: AclDirection, action: AclAction, priority: u16) -> Self {
         Acl {
             priority: Some(priority),
             direction,
             action,
             id,
-            protocols: String::new(),
-            local_addresses: String::new(),
-            remote_addresses: String::new(),
-            local_ports: String::new(),
-            remote_ports: String::new(),
+            protocols: Name::default(),
+            local_addresses: Name::default(),
+            remote_addresses: Name::default(),
+            local_ports: Name::default(),
+            remote_ports: Name::default(),
             rule_type: RuleType::Switch,
         }
     }
@@ -89,18 +85,18 @@ impl Acl {
     pub fn policy(&self) -> Value {
         let mut settings = Map::new();
         for (name, text) in [
-            ("Id", &self.id),
-            ("Protocols", &self.protocols),
-            ("Action", &self.action.to_string()),
-            ("Direction", &self.direction.to_string()),
-            ("LocalAddresses", &self.local_addresses),
-            ("RemoteAddresses", &self.remote_addresses),
-            ("LocalPorts", &self.local_ports),
-            ("RemotePorts", &self.remote_ports),
-            ("RuleType", &self.rule_type.to_string()),
+            ("Id", &*self.id),
+            ("Protocols", &*self.protocols),
+            ("Action", &*self.action.to_string()),
+            ("Direction", &*self.direction.to_string()),
+            ("LocalAddresses", &*self.local_addresses),
+            ("RemoteAddresses", &*self.remote_addresses),
+            ("LocalPorts", &*self.local_ports),
+            ("RemotePorts", &*self.remote_ports),
+            ("RuleType", &*self.rule_type.to_string()),
         ] {
             if !text.is_empty() {
-                settings.insert(name.into(), text.as_str().into());
+                settings.insert(name.into(), text.into());
             }
         }
         if let Some(priority) = self.priority {
@@ -124,7 +120,7 @@ impl Acl {
             _ => String::new(),
         };
         let list = |name: &str| match text(name) {
-            zero if zero == "0" => String::new(),
+            zero if zero == "0" => Name::default(),
             text => sorted(&text),
         };
         Some(Acl {
@@ -139,9 +135,9 @@ impl Acl {
                 "Block" => AclAction::Block,
                 _ => return None,
             },
-            id: text("Id"),
+            id: text("Id").into(),
             protocols: match list("Protocols") {
-                any if any == "256" => String::new(),
+                any if &*any == "256" => Name::default(),
                 protocols => protocols,
             },
             local_addresses: list("LocalAddresses"),
@@ -170,11 +166,11 @@ impl Acl {
 }
 
 /// Sorts the parts of a comma-separated list.
-fn sorted(list: &str) -> String {
+fn sorted(list: &str) -> Name {
     let mut parts: Vec<&str> =
         list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     parts.sort_unstable();
-    parts.join(",")
+    parts.join(",").into()
 }
 
 impl fmt::Display for AclDirection {

@@ -375,7 +375,7 @@ fn deny_all(acls: &[Acl]) -> Vec<Acl> {
     let own = acls.iter().filter(|acl| !acl.id.contains('#') && acl.priority == Some(300));
     let tail = |direction: AclDirection| {
         let id = format!("{PREFIX}tail-{direction}").to_ascii_lowercase();
-        Acl::new(id, direction, AclAction::Block, 3000)
+        Acl::new(id.into(), direction, AclAction::Block, 3000)
     };
     own.cloned().chain([tail(AclDirection::In), tail(AclDirection::Out)]).collect()
 }

@@ -142,7 +142,7 @@ impl HnsEndpoint {
             rule_type: RuleType::Host,
             priority: None,
             ..Acl::new(
-                format!("{PREFIX}host-{direction}").to_ascii_lowercase(),
+                format!("{PREFIX}host-{direction}").to_ascii_lowercase().into(),
                 direction,
                 AclAction::Allow,
                 0,

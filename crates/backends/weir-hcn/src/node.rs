@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use weir_datapath::Shortfall;
 use weir_model::{Direction, Flow, PodId, Program, Verdict};
 
-use crate::{Acl, AclLimits, Rendered, evaluate, render::render_within};
+use crate::{Acl, AclLimits, Rendered, evaluate, render::RenderedChains};
 
 /// The ACLs of all pods of a program.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ impl Acls {
     /// Renders the ACLs of a program within these limits.
     pub fn render_within(program: &Program, limits: &AclLimits) -> Self {
         let mut acls = Acls { pods: BTreeMap::new(), owners: BTreeMap::new() };
+        let mut chains = RenderedChains::new(program, limits.clone());
         for (id, endpoint) in &program.endpoints {
             let own = endpoint
                 .addresses
@@ -33,7 +34,7 @@ impl Acls {
                 .filter(|address| program.owner(**address).is_some_and(|(owner, _)| owner == id));
             let own: Vec<IpAddr> = own.copied().collect();
             acls.owners.extend(own.iter().map(|address| (*address, id.clone())));
-            let rendered = render_within(id, endpoint, program, &BTreeSet::new(), limits);
+            let rendered = chains.render(id, endpoint, &BTreeSet::new());
             acls.pods.insert(id.clone(), (own, rendered));
         }
         acls

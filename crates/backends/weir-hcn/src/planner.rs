@@ -1,14 +1,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
 };
 
 use weir_datapath::Shortfall;
-use weir_model::{Delta, Direction, Endpoint, Peers, PodId, Program, SetId, SetKey};
+use weir_model::{Delta, Direction, Endpoint, Name, Peers, PodId, Program, SetId, SetKey};
 
 use crate::{
     Acl, HcnPlan, HnsEndpoint, Inventory, Rendered, Step,
-    render::render,
+    limits::AclLimits,
+    render::RenderedChains,
     tracker::{Tracker, has_desired_acls},
 };
 
@@ -18,6 +20,9 @@ pub struct Planner {
     /// The addresses of this machine.
     host: BTreeSet<IpAddr>,
     desired: BTreeMap<PodId, DesiredPod>,
+    /// The lists of addresses and ports in ACLs. Equal lists are stored once, however many pods
+    /// have them.
+    texts: BTreeSet<Name>,
 }
 
 /// The installed state: the endpoints of the machine, and the record of the ACLs written to them.
@@ -53,11 +58,12 @@ impl weir_datapath::Planner for Planner {
             let named = self.desired.iter().filter(|(_, pod)| names(pod));
             touched.extend(named.map(|(id, _)| id.clone()));
         }
+        let mut chains = RenderedChains::new(program, AclLimits::default());
         let mut steps = Vec::new();
         let mut stale: Vec<(PodId, Vec<IpAddr>)> = Vec::new();
         for id in touched {
-            let now =
-                program.endpoints.get(&id).map(|endpoint| self.desired_pod(program, &id, endpoint));
+            let endpoint = program.endpoints.get(&id);
+            let now = endpoint.map(|endpoint| self.desired_pod(&mut chains, &id, endpoint));
             let before = match now {
                 Some(now) => {
                     let step = now.step(&id);
@@ -83,6 +89,7 @@ impl weir_datapath::Planner for Planner {
                 stale.push((id, lost));
             }
         }
+        self.texts.retain(|text| Arc::strong_count(text) > 1);
         let clear = |(pod, addresses)| Step::Put { pod, addresses, acls: Vec::new() };
         // Clear first, because one endpoint can have addresses of an old and of a new pod.
         HcnPlan { steps: stale.into_iter().map(clear).chain(steps).collect() }
@@ -91,8 +98,9 @@ impl weir_datapath::Planner for Planner {
     fn replan(&mut self, program: &Program, installed: &Installed) -> HcnPlan {
         let Installed { inventory, tracker, network } = installed;
         *self = Planner::new(inventory.addresses.clone());
+        let mut chains = RenderedChains::new(program, AclLimits::default());
         for (id, endpoint) in &program.endpoints {
-            let pod = self.desired_pod(program, id, endpoint);
+            let pod = self.desired_pod(&mut chains, id, endpoint);
             self.desired.insert(id.clone(), pod);
         }
         self.differences(inventory, tracker, network.as_deref())
@@ -114,7 +122,7 @@ impl weir_datapath::Planner for Planner {
 impl Planner {
     /// A planner without pods, on a machine with these addresses.
     pub fn new(host: BTreeSet<IpAddr>) -> Self {
-        Planner { host, desired: BTreeMap::new() }
+        Planner { host, ..Planner::default() }
     }
 
     /// The addresses of the machine.
@@ -170,25 +178,35 @@ impl Planner {
         self.desired.iter().filter(|(_, pod)| !pod.rendered.acls.is_empty())
     }
 
-    fn desired_pod(&self, program: &Program, id: &PodId, endpoint: &Endpoint) -> DesiredPod {
+    fn desired_pod(
+        &mut self,
+        chains: &mut RenderedChains<'_>,
+        id: &PodId,
+        endpoint: &Endpoint,
+    ) -> DesiredPod {
         // Ignore an address that another pod owns now.
-        let own =
-            |address: &&IpAddr| program.owner(**address).is_some_and(|(owner, _)| owner == id);
+        let own = |address: &&IpAddr| {
+            chains.program.owner(**address).is_some_and(|(owner, _)| owner == id)
+        };
         let addresses: Vec<IpAddr> = endpoint.addresses.iter().filter(own).copied().collect();
-        let chains = Direction::BOTH.map(|direction| endpoint.rules.chain(direction));
-        let rules = chains.into_iter().flat_map(|chain| chain.rules());
+        let both = Direction::BOTH.map(|direction| endpoint.rules.chain(direction));
+        let rules = both.into_iter().flat_map(|chain| chain.rules());
         let named = rules.filter_map(|rule| match &rule.peers {
             Peers::Set(set) | Peers::PortSet(set) => Some(set.clone()),
             Peers::Any | Peers::Block(_) => None,
         });
         let node = endpoint.node.iter().map(|node| SetId::new(SetKey::Node(node.clone())));
         let sets = named.chain(node).collect();
-        DesiredPod {
-            addresses,
-            rendered: render(id, endpoint, program, &self.host),
-            sets,
-            is_rejected: false,
+        let mut rendered = chains.render(id, endpoint, &self.host);
+        for acl in &mut rendered.acls {
+            for list in [&mut acl.remote_addresses, &mut acl.local_ports, &mut acl.remote_ports] {
+                match self.texts.get(list) {
+                    Some(known) => *list = known.clone(),
+                    None => _ = self.texts.insert(list.clone()),
+                }
+            }
         }
+        DesiredPod { addresses, rendered, sets, is_rejected: false }
     }
 }
 

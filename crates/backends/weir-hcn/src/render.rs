@@ -12,11 +12,17 @@
 //!
 //! ACLs with the same action can share a priority. ACLs with different actions never do.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use sha2::{Digest, Sha256};
 use weir_datapath::Shortfall;
-use weir_model::{Chain, Direction, Endpoint, IpFamily, PodId, PolicyId, Program, SetId, SetKey};
+use weir_model::{
+    Chain, Direction, Endpoint, IpFamily, Name, PodId, PolicyId, Program, SetId, SetKey,
+};
 
 use crate::{
     Acl, AclAction, AclDirection, PREFIX,
@@ -57,52 +63,67 @@ pub fn render(
     program: &Program,
     host: &BTreeSet<IpAddr>,
 ) -> Rendered {
-    render_within(pod, endpoint, program, host, &AclLimits::default())
+    RenderedChains::new(program, AclLimits::default()).render(pod, endpoint, host)
 }
 
-/// Renders the ACLs of one pod within these limits.
-pub(crate) fn render_within(
-    pod: &PodId,
-    endpoint: &Endpoint,
-    program: &Program,
-    host: &BTreeSet<IpAddr>,
-    limits: &AclLimits,
-) -> Rendered {
-    if endpoint.rules.is_open() {
-        return Rendered::default();
+/// The ACLs of the chains of a program. Pods with the same rules share them.
+pub(crate) struct RenderedChains<'a> {
+    pub(crate) program: &'a Program,
+    limits: AclLimits,
+    /// By the address of the rules in memory, the direction and the families of the pod.
+    known: BTreeMap<(usize, Direction, Vec<IpFamily>), ChainAcls>,
+}
+
+/// The ACLs of a chain, and the policies of which it allows less.
+struct ChainAcls {
+    acls: Vec<Acl>,
+    shortfalls: Vec<(Option<PolicyId>, &'static str)>,
+}
+
+impl<'a> RenderedChains<'a> {
+    pub(crate) fn new(program: &'a Program, limits: AclLimits) -> Self {
+        RenderedChains { program, limits, known: BTreeMap::new() }
     }
-    let families: Vec<IpFamily> = IpFamily::BOTH
-        .into_iter()
-        .filter(|family| {
+
+    /// Renders the ACLs of one pod.
+    pub(crate) fn render(
+        &mut self,
+        pod: &PodId,
+        endpoint: &Endpoint,
+        host: &BTreeSet<IpAddr>,
+    ) -> Rendered {
+        if endpoint.rules.is_open() {
+            return Rendered::default();
+        }
+        let has = |family: &IpFamily| {
             endpoint.addresses.iter().any(|address| IpFamily::from(*address) == *family)
-        })
-        .collect();
-    let mut all = Rendered::default();
-    for direction in Direction::BOTH {
-        let mut renderer = Renderer {
-            pod,
-            direction: match direction {
-                Direction::Ingress => AclDirection::In,
-                Direction::Egress => AclDirection::Out,
-            },
-            families: &families,
-            denies_sctp: false,
-            limits,
-            addresses_left: limits.addresses,
-            seen: BTreeSet::new(),
-            acls: &mut all.acls,
-            shortfalls: &mut all.shortfalls,
         };
-        renderer.always_allowed(program, endpoint, host);
-        renderer.chain(program, endpoint.rules.chain(direction));
+        let families: Vec<IpFamily> = IpFamily::BOTH.into_iter().filter(has).collect();
+        let mut all = Rendered::default();
+        for direction in Direction::BOTH {
+            let mut own = Renderer::new(direction, &families, &self.limits);
+            own.always_allowed(self.program, endpoint, host);
+            all.acls.append(&mut own.acls);
+            let key = (Arc::as_ptr(&endpoint.rules).addr(), direction, families.clone());
+            let chain = self.known.entry(key).or_insert_with(|| {
+                let mut renderer = Renderer::new(direction, &families, &self.limits);
+                renderer.chain(self.program, endpoint.rules.chain(direction));
+                ChainAcls { acls: renderer.acls, shortfalls: renderer.shortfalls }
+            });
+            all.acls.extend(chain.acls.iter().cloned());
+            all.shortfalls.extend(chain.shortfalls.iter().map(|(policy, what)| Shortfall {
+                pod: pod.clone(),
+                policy: policy.clone(),
+                what: (*what).into(),
+            }));
+        }
+        all.shortfalls.sort();
+        all.shortfalls.dedup();
+        all
     }
-    all.shortfalls.sort();
-    all.shortfalls.dedup();
-    all
 }
 
 struct Renderer<'a> {
-    pod: &'a PodId,
     direction: AclDirection,
     families: &'a [IpFamily],
     /// Whether some SCTP is denied. HNS cannot filter by SCTP port, so all SCTP must be denied.
@@ -112,11 +133,27 @@ struct Renderer<'a> {
     addresses_left: usize,
     /// The digests of the ACLs so far without their ids, to skip duplicates.
     seen: BTreeSet<[u8; 32]>,
-    acls: &'a mut Vec<Acl>,
-    shortfalls: &'a mut Vec<Shortfall>,
+    acls: Vec<Acl>,
+    shortfalls: Vec<(Option<PolicyId>, &'static str)>,
 }
 
-impl Renderer<'_> {
+impl<'a> Renderer<'a> {
+    fn new(direction: Direction, families: &'a [IpFamily], limits: &'a AclLimits) -> Self {
+        Renderer {
+            direction: match direction {
+                Direction::Ingress => AclDirection::In,
+                Direction::Egress => AclDirection::Out,
+            },
+            families,
+            denies_sctp: false,
+            limits,
+            addresses_left: limits.addresses,
+            seen: BTreeSet::new(),
+            acls: Vec::new(),
+            shortfalls: Vec::new(),
+        }
+    }
+
     /// Adds the ACLs that no policy overrides: traffic from the pod's node, traffic with the pod
     /// itself, and IPv6 neighbour discovery.
     fn always_allowed(&mut self, program: &Program, endpoint: &Endpoint, host: &BTreeSet<IpAddr>) {
@@ -201,8 +238,8 @@ impl Renderer<'_> {
     }
 
     /// Denies the traffic that the rest of a tier would decide, and reports it.
-    fn close(&mut self, policy: Option<PolicyId>, what: &str, last: u16) -> bool {
-        self.shortfalls.push(Shortfall { pod: self.pod.clone(), policy, what: what.into() });
+    fn close(&mut self, policy: Option<PolicyId>, what: &'static str, last: u16) -> bool {
+        self.shortfalls.push((policy, what));
         self.add_default(AclAction::Block, last);
         true
     }
@@ -238,23 +275,27 @@ impl Renderer<'_> {
     /// Adds the ACLs of a clause: one per protocol, family and part of a long list.
     fn emit(&mut self, clause: &Clause, number: u16, protocols: &[&str]) {
         let max_length = self.limits.list_length.max(1);
-        let lists: Vec<String> = match clause.addresses {
-            Addresses::All => vec![String::new()],
+        let lists: Vec<Name> = match clause.addresses {
+            Addresses::All => vec![Name::default()],
             _ => {
                 let families = self.families.iter();
                 let texts = families.map(|family| clause.addresses.texts(*family));
                 let lists = texts.flat_map(|texts| {
-                    texts.chunks(max_length).map(|part| part.join(",")).collect::<Vec<_>>()
+                    texts
+                        .chunks(max_length)
+                        .map(|part| part.join(",").into())
+                        .collect::<Vec<Name>>()
                 });
                 lists.collect()
             }
         };
+        let id = Name::from(&*clause.id);
         for ports in clause.ports.texts(max_length) {
+            let ports = Name::from(ports);
             for protocol in protocols {
                 for list in &lists {
-                    let mut acl =
-                        Acl::new(clause.id.clone(), self.direction, clause.action, number);
-                    acl.protocols = (*protocol).to_owned();
+                    let mut acl = Acl::new(id.clone(), self.direction, clause.action, number);
+                    acl.protocols = (*protocol).into();
                     acl.remote_addresses = list.clone();
                     match self.direction {
                         AclDirection::In => acl.local_ports.clone_from(&ports),
@@ -269,9 +310,8 @@ impl Renderer<'_> {
         }
     }
 
-    fn add_shortfall(&mut self, policy: PolicyId, what: &str) {
-        let (pod, policy) = (self.pod.clone(), Some(policy));
-        self.shortfalls.push(Shortfall { pod, policy, what: what.into() });
+    fn add_shortfall(&mut self, policy: PolicyId, what: &'static str) {
+        self.shortfalls.push((Some(policy), what));
     }
 }
 

@@ -86,7 +86,7 @@ impl Tracker {
             pod: pod.to_owned(),
             applied: digest(desired),
             seen: digest(seen),
-            rules: desired.iter().map(|acl| acl.id.clone()).collect(),
+            rules: desired.iter().map(|acl| acl.id.to_string()).collect(),
         };
         self.endpoints.insert(endpoint.to_owned(), tracked);
     }

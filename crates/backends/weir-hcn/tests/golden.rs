@@ -137,15 +137,10 @@ fn allow_web_is_three_rules_and_the_default_acls() {
         .filter(|acl| acl.id.contains("/allow-web#"))
         .map(|acl| {
             let Acl { protocols, local_ports, remote_ports, remote_addresses, .. } = acl.clone();
-            let direction = acl.direction.to_string();
-            [
-                acl.action.to_string(),
-                direction,
-                protocols,
-                local_ports,
-                remote_ports,
-                remote_addresses,
-            ]
+            let (action, direction) = (acl.action.to_string(), acl.direction.to_string());
+            let lists = [protocols, local_ports, remote_ports, remote_addresses];
+            let [protocols, local, remote, addresses] = lists.map(|list| list.to_string());
+            [action, direction, protocols, local, remote, addresses]
         })
         .collect();
     assert_eq!(
