@@ -6,20 +6,13 @@
 //!  PortSetId × PortSetId  ─► the ports that both directions allow, cached
 //! ```
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-    rc::Rc,
-    sync::Arc,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
-use weir_model::{
-    Action, Block, Chain, Direction, IpFamily, Name, Peers, PodId, PortRange, Ports, Rule, RuleSet,
-    Section, SetKey,
-};
+use weir_model::{Direction, IpFamily, Name, PodId, PortRange, RuleSet, SetKey};
 
 use crate::{
     ReachState,
+    indexed_chain::IndexedChain,
     partition::ReachEnd,
     port_set::{ALL_PORTS, PortSetId, PortSets, SliceSet},
     view::{Membership, View},
@@ -59,7 +52,6 @@ struct StateRules<'a> {
 
 struct AddressFacts<'a> {
     address: IpAddr,
-    segment: u32,
     sets: Vec<Membership>,
     owner: Option<AddressOwner<'a>>,
     /// The nodes that have the address.
@@ -72,31 +64,6 @@ struct AddressOwner<'a> {
     ingress: usize,
     egress: usize,
     node: Option<&'a Name>,
-}
-
-/// A chain, with sets by number and ports by slice.
-struct IndexedChain<'a> {
-    admin: Vec<IndexedRule<'a>>,
-    isolation: Option<Vec<IndexedRule<'a>>>,
-    baseline: Vec<IndexedRule<'a>>,
-    /// The sets that the chain names, sorted.
-    sets: Vec<u32>,
-    has_blocks: bool,
-    /// The open ports by memberships and segment.
-    cache: HashMap<Vec<Membership>, BTreeMap<u32, PortSetId>>,
-}
-
-struct IndexedRule<'a> {
-    peers: IndexedPeers<'a>,
-    ports: Rc<SliceSet>,
-    action: Action,
-}
-
-enum IndexedPeers<'a> {
-    Any,
-    Set(u32),
-    PortSet(u32),
-    Block(&'a Block),
 }
 
 impl<'a> Evaluator<'a> {
@@ -145,23 +112,39 @@ impl<'a> Evaluator<'a> {
             let mut all = Vec::with_capacity(self.states.len());
             for (at, rules) in self.states.iter_mut().enumerate() {
                 let (from, to) = (from.addresses[at][family]?, to.addresses[at][family]?);
-                all.push(rules.open(&mut self.port_sets, &self.view, from, to));
+                all.push(rules.open(&mut self.port_sets, from, to));
             }
             Some(all)
         }))
     }
 
     /// Whether a port set contains a slice.
+    #[cfg(test)]
     pub(crate) fn contains(&self, ports: PortSetId, slice: usize) -> bool {
         self.port_sets.sets[ports as usize].contains(slice)
+    }
+
+    /// The slices that are in all of some port sets, and those that are in any of them.
+    pub(crate) fn in_all_and_any(&self, ports: &[PortSetId]) -> [SliceSet; 2] {
+        let (mut all, mut any) = (self.port_sets.all(), SliceSet::new(self.port_sets.slices.len()));
+        for set in ports.iter().map(|id| &self.port_sets.sets[*id as usize]) {
+            all = all.and(set);
+            any.add(set);
+        }
+        [all, any]
     }
 
     /// The slices that are in one port set and not in the other.
     pub(crate) fn difference(&self, one: PortSetId, other: PortSetId) -> Vec<PortRange> {
         let PortSets { slices, sets, .. } = &self.port_sets;
-        let (one, other) = (&sets[one as usize], &sets[other as usize]);
-        let differs = |at: &usize| one.contains(*at) && !other.contains(*at);
-        (0..slices.len()).filter(differs).map(|at| slices[at]).collect()
+        let mut difference = SliceSet::clone(&sets[one as usize]);
+        difference.remove(&sets[other as usize]);
+        difference.iter().map(|at| slices[at]).collect()
+    }
+
+    /// All slices.
+    pub(crate) fn slices(&self) -> &[PortRange] {
+        &self.port_sets.slices
     }
 
     /// The index of the slice that contains a port.
@@ -239,7 +222,6 @@ impl<'a> StateRules<'a> {
         let id = self.addresses.len() as AddressId;
         self.addresses.push(AddressFacts {
             address,
-            segment: view.segment(address),
             sets: view.sets(at, address).to_vec(),
             owner,
             nodes: self.nodes.get(&address).cloned().unwrap_or_default(),
@@ -248,13 +230,7 @@ impl<'a> StateRules<'a> {
         id
     }
 
-    fn open(
-        &mut self,
-        port_sets: &mut PortSets,
-        view: &View<'_>,
-        from: AddressId,
-        to: AddressId,
-    ) -> PortSetId {
+    fn open(&mut self, port_sets: &mut PortSets, from: AddressId, to: AddressId) -> PortSetId {
         let (from, to) = (&self.addresses[from as usize], &self.addresses[to as usize]);
         // A pod always reaches itself, at any of its addresses.
         let is_self = from.owner.zip(to.owner).is_some_and(|(a, b)| is_one_pod(a.pod, b.pod));
@@ -263,131 +239,15 @@ impl<'a> StateRules<'a> {
         }
         let egress = match from.owner {
             None => ALL_PORTS,
-            Some(owner) => self.chains[owner.egress].open(port_sets, view, to),
+            Some(owner) => self.chains[owner.egress].open(port_sets, &to.sets, to.address),
         };
         // Ingress rules exempt traffic from a node to its pods.
         let applies =
             |owner: &AddressOwner<'_>| owner.node.is_none_or(|node| !from.nodes.contains(&node));
         let ingress = match to.owner.filter(applies) {
             None => ALL_PORTS,
-            Some(owner) => self.chains[owner.ingress].open(port_sets, view, from),
+            Some(owner) => self.chains[owner.ingress].open(port_sets, &from.sets, from.address),
         };
         port_sets.intersect(egress, ingress)
     }
-}
-
-impl<'a> IndexedChain<'a> {
-    fn new(chain: &'a Chain, view: &View<'a>, port_sets: &mut PortSets) -> Self {
-        let mut index = |sections: &'a [Arc<Section>]| -> Vec<IndexedRule<'a>> {
-            let rules = sections.iter().flat_map(|section| &section.rules);
-            rules.map(|rule| IndexedRule::new(rule, view, port_sets)).collect()
-        };
-        let (admin, baseline) = (index(&chain.admin), index(&chain.baseline));
-        let isolation = chain.isolation.as_deref().map(&mut index);
-        let all = || admin.iter().chain(isolation.iter().flatten()).chain(&baseline);
-        let mut sets: Vec<u32> = all()
-            .filter_map(|rule| match rule.peers {
-                IndexedPeers::Set(set) | IndexedPeers::PortSet(set) => Some(set),
-                IndexedPeers::Any | IndexedPeers::Block(_) => None,
-            })
-            .collect();
-        sets.sort_unstable();
-        sets.dedup();
-        let has_blocks = all().any(|rule| matches!(rule.peers, IndexedPeers::Block(_)));
-        IndexedChain { admin, isolation, baseline, sets, has_blocks, cache: HashMap::new() }
-    }
-
-    /// The ports that the chain opens for a peer.
-    fn open(
-        &mut self,
-        port_sets: &mut PortSets,
-        view: &View<'_>,
-        peer: &AddressFacts<'_>,
-    ) -> PortSetId {
-        let named = |set: &&Membership| self.sets.binary_search(&set.0).is_ok();
-        let sets: Vec<Membership> = if self.sets.is_empty() {
-            Vec::new()
-        } else {
-            peer.sets.iter().filter(named).copied().collect()
-        };
-        let segment = if self.has_blocks { peer.segment } else { 0 };
-        if let Some(open) = self.cache.get(&sets).and_then(|cached| cached.get(&segment)) {
-            return *open;
-        }
-        let open = self.evaluate(port_sets, &sets, view.segment_start(peer.segment));
-        let open = port_sets.intern(open);
-        self.cache.entry(sets).or_default().insert(segment, open);
-        open
-    }
-
-    fn evaluate(&self, port_sets: &PortSets, sets: &[Membership], address: IpAddr) -> SliceSet {
-        let mut undecided = port_sets.all();
-        let mut open = SliceSet::new(port_sets.slices.len());
-        let mut passed = SliceSet::new(port_sets.slices.len());
-        for (rule, ports) in matching(&self.admin, port_sets, sets, address) {
-            let decided = undecided.and(&ports);
-            undecided.remove(&decided);
-            match rule.action {
-                Action::Allow => open.add(&decided),
-                Action::Deny => (),
-                Action::Pass => passed.add(&decided),
-            }
-        }
-        undecided.add(&passed);
-        match &self.isolation {
-            Some(rules) => {
-                for (_, ports) in matching(rules, port_sets, sets, address) {
-                    open.add(&undecided.and(&ports));
-                }
-            }
-            None => {
-                for (rule, ports) in matching(&self.baseline, port_sets, sets, address) {
-                    let decided = undecided.and(&ports);
-                    undecided.remove(&decided);
-                    if rule.action != Action::Deny {
-                        open.add(&decided);
-                    }
-                }
-                open.add(&undecided);
-            }
-        }
-        open
-    }
-}
-
-impl<'a> IndexedRule<'a> {
-    fn new(rule: &'a Rule, view: &View<'a>, port_sets: &mut PortSets) -> Self {
-        let peers = match &rule.peers {
-            Peers::Any => IndexedPeers::Any,
-            Peers::Set(set) => IndexedPeers::Set(view.set_number(set)),
-            Peers::PortSet(set) => IndexedPeers::PortSet(view.set_number(set)),
-            Peers::Block(block) => IndexedPeers::Block(block),
-        };
-        IndexedRule { peers, ports: port_sets.cached_slices_of(&rule.ports), action: rule.action }
-    }
-}
-
-/// The rules that match a peer, with the ports that they match for it.
-fn matching<'c, 'a>(
-    rules: &'c [IndexedRule<'a>],
-    port_sets: &'c PortSets,
-    sets: &'c [Membership],
-    address: IpAddr,
-) -> impl Iterator<Item = (&'c IndexedRule<'a>, Rc<SliceSet>)> {
-    rules.iter().filter_map(move |rule| {
-        let matches = match rule.peers {
-            IndexedPeers::Any => true,
-            IndexedPeers::Block(block) => block.contains(address),
-            IndexedPeers::Set(set) => sets.iter().any(|(number, _)| *number == set),
-            IndexedPeers::PortSet(set) => {
-                let entries = sets.iter().filter(|(number, _)| *number == set);
-                let ports = entries.filter_map(|(_, port)| *port);
-                let ports = Ports::from_ranges(
-                    ports.map(|(protocol, port)| PortRange::one(protocol, port)),
-                )?;
-                return Some((rule, Rc::new(port_sets.slices_of(&ports))));
-            }
-        };
-        matches.then(|| (rule, rule.ports.clone()))
-    })
 }

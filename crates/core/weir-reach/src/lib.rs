@@ -17,6 +17,7 @@
 mod comparison;
 mod evaluator;
 mod fold;
+mod indexed_chain;
 #[cfg(test)]
 mod laws;
 mod matrix;

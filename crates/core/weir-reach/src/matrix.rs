@@ -130,14 +130,14 @@ impl MatrixQuery<'_> {
             .into_values()
             .map(|pods| {
                 let classes = vec![evaluator.class(pods.iter().copied().map(ReachEnd::Pod))];
-                let ports = self.ports_at(pods.first().copied(), &partition.slices);
+                let ports = self.ports_at(pods.first().copied());
                 Line { pods, classes, ports: numbering.list(&evaluator, ports) }
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
         let outside = partition.outside.iter().filter(|class| class.name.is_none());
         let classes = outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect();
-        let ports = numbering.list(&evaluator, self.ports_at(None, &partition.slices));
+        let ports = numbering.list(&evaluator, self.ports_at(None));
         lines.push(Line { pods: Vec::new(), classes, ports });
         let mut cache = CellCache::new();
         let mut cells: Vec<Vec<Option<Rc<Cell>>>> = Vec::with_capacity(lines.len());
@@ -176,15 +176,16 @@ impl MatrixQuery<'_> {
         }
     }
 
-    /// The ports to evaluate at a destination.
-    fn ports_at(&self, to: Option<&PodId>, slices: &[PortRange]) -> Vec<PortRange> {
+    /// The ports to evaluate at a destination; `None` for all ports.
+    fn ports_at(&self, to: Option<&PodId>) -> Option<Vec<PortRange>> {
         let pod = to.and_then(|id| self.state.world.pods.get(id));
         match (self.ports, pod) {
             ([], Some(pod)) if !pod.ports.is_empty() => {
-                pod.ports.iter().map(|port| PortRange::one(port.protocol, port.port)).collect()
+                let ports = pod.ports.iter();
+                Some(ports.map(|port| PortRange::one(port.protocol, port.port)).collect())
             }
-            ([], _) => slices.to_vec(),
-            (ports, pod) => ports.iter().flat_map(|port| port.at(pod)).collect(),
+            ([], _) => None,
+            (ports, pod) => Some(ports.iter().flat_map(|port| port.at(pod)).collect()),
         }
     }
 }
@@ -192,14 +193,14 @@ impl MatrixQuery<'_> {
 /// All lists of ports that are evaluated.
 #[derive(Default)]
 struct PortNumbering {
-    lists: HashMap<Vec<PortRange>, NumberedPorts>,
+    lists: HashMap<Option<Vec<PortRange>>, NumberedPorts>,
 }
 
 impl PortNumbering {
-    fn list(&mut self, evaluator: &Evaluator<'_>, ports: Vec<PortRange>) -> NumberedPorts {
+    fn list(&mut self, evaluator: &Evaluator<'_>, ports: Option<Vec<PortRange>>) -> NumberedPorts {
         let number = self.lists.len();
         let list = self.lists.entry(ports).or_insert_with_key(|ports| {
-            let mut ports = ports.clone();
+            let mut ports = ports.clone().unwrap_or_else(|| evaluator.slices().to_vec());
             ports.sort();
             ports.dedup();
             (number, ports.into_iter().map(|port| (port, evaluator.slice(port))).collect())
@@ -217,6 +218,9 @@ fn cell<'a>(
     from: &Line<'a>,
     to: &Line<'a>,
 ) -> Option<Rc<Cell>> {
+    if from.pods.is_empty() && to.pods.is_empty() {
+        return None;
+    }
     let mut open: Vec<PortSetId> = Vec::new();
     for from in &from.classes {
         for to in &to.classes {
@@ -231,12 +235,12 @@ fn cell<'a>(
         return cell.clone();
     }
     let (mut allowed, mut denied, mut partly) = (Vec::new(), Vec::new(), Vec::new());
+    let [in_all, in_any] = evaluator.in_all_and_any(&open);
     for (port, slice) in &**ports {
-        let open_in = open.iter().filter(|open| evaluator.contains(**open, *slice)).count();
-        match open_in {
-            0 => denied.push(*port),
-            all if all == open.len() => allowed.push(*port),
-            _ => partly.push(*port),
+        match (in_any.contains(*slice), in_all.contains(*slice)) {
+            (false, _) => denied.push(*port),
+            (true, true) => allowed.push(*port),
+            (true, false) => partly.push(*port),
         }
     }
     let cell = (!open.is_empty() && !ports.is_empty()).then(|| {

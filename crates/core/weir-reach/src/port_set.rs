@@ -1,6 +1,6 @@
 //! Sets of port slices, interned: equal sets have one id.
 
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, iter, ops::Range, rc::Rc};
 
 use weir_model::{PortRange, Ports};
 
@@ -80,20 +80,24 @@ impl PortSets {
     /// The slices that lie inside some ports.
     pub(crate) fn slices_of(&self, ports: &Ports) -> SliceSet {
         let mut set = SliceSet::new(self.slices.len());
-        match ports {
-            Ports::Any => (0..self.slices.len()).for_each(|at| set.insert(at)),
-            Ports::Of(ranges) => {
-                for range in ranges {
-                    let first = (range.protocol, range.first.max(1));
-                    let start = self.slices.partition_point(|s| (s.protocol, s.first) < first);
-                    let inside =
-                        |s: &&PortRange| s.protocol == range.protocol && s.last <= range.last;
-                    let count = self.slices[start..].iter().take_while(inside).count();
-                    (start..start + count).for_each(|at| set.insert(at));
-                }
-            }
-        }
+        self.ranges_of(ports).into_iter().flatten().for_each(|at| set.insert(at));
         set
+    }
+
+    /// The indexes of the slices that lie inside each range of some ports.
+    pub(crate) fn ranges_of(&self, ports: &Ports) -> Vec<Range<usize>> {
+        let Ports::Of(ranges) = ports else { return Vec::from([0..self.slices.len()]) };
+        let slices = |range: &PortRange| {
+            let (first, last) = (range.first.max(1), range.last);
+            let start = self
+                .slices
+                .partition_point(|slice| (slice.protocol, slice.first) < (range.protocol, first));
+            let end = self
+                .slices
+                .partition_point(|slice| (slice.protocol, slice.last) <= (range.protocol, last));
+            start..end.max(start)
+        };
+        ranges.iter().map(slices).collect()
     }
 }
 
@@ -105,6 +109,26 @@ impl SliceSet {
     /// An empty set with capacity for `slices` slices.
     pub(crate) fn new(slices: usize) -> Self {
         SliceSet(vec![0; slices.div_ceil(64)].into())
+    }
+
+    /// The slices with a count above zero.
+    pub(crate) fn from_counts(counts: &[u32]) -> Self {
+        let word = |counts: &[u32]| {
+            (0..).zip(counts).fold(0, |word, (at, count)| word | u64::from(*count > 0) << at)
+        };
+        SliceSet(counts.chunks(64).map(word).collect())
+    }
+
+    /// The slices in the set.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        (0..).zip(&self.0).flat_map(|(at, word)| {
+            let mut rest = *word;
+            iter::from_fn(move || {
+                let bit = (rest != 0).then_some(rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(64 * at + bit)
+            })
+        })
     }
 
     pub(crate) fn insert(&mut self, at: usize) {

@@ -37,8 +37,6 @@ pub(crate) struct View<'a> {
     set_numbers: BTreeMap<&'a SetId, u32>,
     /// The first address of each segment: where a block of any state starts or has just ended.
     pub(crate) boundaries: BTreeSet<IpAddr>,
-    /// The boundaries as a list, by segment number.
-    segments: Vec<IpAddr>,
 }
 
 struct StateView<'a> {
@@ -79,8 +77,7 @@ impl<'a> View<'a> {
             }
             views.push(StateView { state, sets, rules });
         }
-        let segments = boundaries.iter().copied().collect();
-        View { states: views, set_numbers, boundaries, segments }
+        View { states: views, set_numbers, boundaries }
     }
 
     /// The number of a set. All sets that have no members in any state share the largest number.
@@ -91,16 +88,6 @@ impl<'a> View<'a> {
     /// The sets that contain an address.
     pub(crate) fn sets(&self, state: usize, address: IpAddr) -> &[Membership] {
         self.states[state].sets.get(&address).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// The number of the segment that contains an address.
-    pub(crate) fn segment(&self, address: IpAddr) -> u32 {
-        self.segments.partition_point(|start| *start <= address).saturating_sub(1) as u32
-    }
-
-    /// The first address of a segment.
-    pub(crate) fn segment_start(&self, segment: u32) -> IpAddr {
-        self.segments[segment as usize]
     }
 
     /// The properties of a pod that the rules of a state can see.
@@ -137,7 +124,7 @@ fn rule_sets(program: &Program) -> Vec<&Arc<RuleSet>> {
 }
 
 /// Adds the boundaries of a rule's block.
-fn add_boundaries(rule: &Rule, boundaries: &mut BTreeSet<IpAddr>) {
+pub(crate) fn add_boundaries(rule: &Rule, boundaries: &mut BTreeSet<IpAddr>) {
     let Peers::Block(Block { net, except }) = &rule.peers else { return };
     for net in std::iter::once(net).chain(except) {
         boundaries.insert(net.network());
