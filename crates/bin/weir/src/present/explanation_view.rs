@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use serde::Serialize;
 use weir_engine::{Cited, Explanation, Judgement, Miss, Missing, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, IpFamily, Peers, Pod, Policy, PortMatch, Protocol, Rule, Section,
-    Verdict, Who, World,
+    Direction, Finding, Flow, IpFamily, Name, Peers, Pod, Policy, PortMatch, Protocol, Rule,
+    Section, Verdict, Who, World,
 };
 
 use super::findings;
@@ -205,7 +205,8 @@ fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> 
         (Missing::Port, _) => ("port", "the port does not match".to_owned()),
         (Missing::PortName, _) => {
             let names = port_names(&miss.cited, world);
-            view.ports = format!("port {}", names.join(", "));
+            let names = || names.iter().map(port_name);
+            view.ports = format!("port {}", super::join(names(), ", "));
             let pod = &judgement.pod;
             let known = world.pods.get(pod).map(|pod| pod.ports.as_slice()).unwrap_or_default();
             let known: BTreeSet<&str> = known.iter().map(|port| &*port.name).collect();
@@ -214,7 +215,7 @@ fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> 
             } else {
                 format!("it names {}", Vec::from_iter(known).join(", "))
             };
-            let what = format!("names port {}", names.join(" or "));
+            let what = format!("names port {}", super::join(names(), " or "));
             ("port name", format!("{what}, which {pod} does not have ({known})"))
         }
         (Missing::Peer, Peers::Block(block)) => {
@@ -233,20 +234,24 @@ fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> 
 }
 
 /// The port names of a rule, as written in the policy.
-fn port_names(cited: &Cited, world: &World) -> Vec<String> {
+fn port_names<'w>(cited: &Cited, world: &'w World) -> Vec<(&'w Name, Option<Protocol>)> {
     let origin = &cited.rule().origin;
     let policy = world.policies.get(&cited.section.policy);
     let rules = policy.and_then(|policy| policy.rules(origin.direction)).unwrap_or_default();
     let rule = rules.iter().find(|rule| rule.index == origin.rule);
     let ports = rule.and_then(|rule| rule.ports.as_deref()).unwrap_or_default();
     let names = ports.iter().filter_map(|port| match &port.ports {
-        PortMatch::Named { name, protocol } => Some(match protocol {
-            None | Some(Protocol::Tcp) => name.to_string(),
-            Some(protocol) => format!("{name}/{protocol}"),
-        }),
+        PortMatch::Named { name, protocol } => Some((name, *protocol)),
         PortMatch::Range(_) => None,
     });
     names.collect()
+}
+
+fn port_name((name, protocol): &(&Name, Option<Protocol>)) -> String {
+    match protocol {
+        None | Some(Protocol::Tcp) => name.to_string(),
+        Some(protocol) => format!("{name}/{protocol}"),
+    }
 }
 
 fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> SideView {
@@ -321,17 +326,13 @@ fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyView {
 }
 
 fn rule(cited: &Cited) -> RuleView {
-    let Rule { peers, ports, action, origin } = cited.rule();
+    let Rule { peers, action, origin, .. } = cited.rule();
     RuleView {
         policy: cited.section.policy.to_string(),
         rule: origin.to_string(),
         location: why::location(&cited.section, origin.line),
         action: action.to_string(),
         peers: peers.to_string(),
-        ports: match peers {
-            // The set itself contains the ports.
-            Peers::PortSet(_) => String::new(),
-            _ => ports.to_string(),
-        },
+        ports: super::ports(cited.rule()),
     }
 }

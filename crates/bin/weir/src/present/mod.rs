@@ -23,6 +23,7 @@ use std::io::{self, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use weir_model::{Peers, Ports, Rule};
 
 /// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,4 +79,27 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
         None => format!("{noun}s"),
     };
     if number == 1 { format!("1 {noun}") } else { format!("{number} {plural}") }
+}
+
+/// The most ports that the text of a rule lists. All peers of a rule have its ports, so longer lists
+/// would multiply.
+const MAX_PORTS: usize = 100;
+
+/// The ports of a rule. Empty for a set of named ports, which contains the ports itself.
+pub(crate) fn ports(rule: &Rule) -> String {
+    match (&rule.peers, &rule.ports) {
+        (Peers::PortSet(_), _) => String::new(),
+        (_, Ports::Of(list)) => join(list.iter(), ", "),
+        (_, ports) => ports.to_string(),
+    }
+}
+
+/// Joins ports, or the names of ports, up to a limit.
+pub(crate) fn join(list: impl ExactSizeIterator<Item = impl ToString>, separator: &str) -> String {
+    let more = list.len().saturating_sub(MAX_PORTS);
+    let some: Vec<String> = list.take(MAX_PORTS).map(|one| one.to_string()).collect();
+    match more {
+        0 => some.join(separator),
+        more => format!("{} and {more} more", some.join(separator)),
+    }
 }

@@ -149,11 +149,7 @@ fn section(section: &Section) -> SectionListing {
             .map(|rule| RuleListing {
                 action: rule.action.to_string(),
                 peers: rule.peers.to_string(),
-                ports: match rule.peers {
-                    // The set itself contains the ports.
-                    Peers::PortSet(_) => String::new(),
-                    _ => rule.ports.to_string(),
-                },
+                ports: super::ports(rule),
                 origin: rule.origin.to_string(),
                 line: rule.origin.line,
             })
