@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::sync::Arc;
+
+use weir_datapath::Planner as _;
 use weir_engine::{Engine, Locality};
-use weir_hcn::{Acls, evaluate, render};
-use weir_model::{Change, Direction, Flow, PodId, Program, Protocol, Verdict};
+use weir_hcn::{Acls, Planner, evaluate, render};
+use weir_model::{Change, Direction, Flow, Name, PodId, Program, Protocol, Verdict};
 use weir_testkit::egress::{block, port, rule};
 
 const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}";
@@ -59,4 +62,48 @@ fn rules_with_too_many_exceptions_are_denied_and_reported() {
     let bytes = Acls::render(&program).to_string().len();
     assert!(bytes < 10_000, "{bytes} bytes");
     assert!(is_allowed(&program, [192, 0, 2, 7], 1), "the other rule stays in effect");
+}
+
+/// The lists of addresses and ports of a pod's ACLs.
+fn lists(planner: &Planner, name: &str) -> Vec<Name> {
+    let pod = PodId::new("shop", name);
+    let acls = planner.pods().find(|(id, ..)| **id == pod).map(|(.., acls)| acls);
+    let long = |list: &Name| list.len() > 100;
+    let lists = acls.into_iter().flatten().flat_map(|acl| {
+        [&acl.remote_addresses, &acl.local_ports, &acl.remote_ports].map(Name::clone)
+    });
+    lists.filter(long).collect()
+}
+
+#[test]
+fn pods_with_the_same_rules_share_their_lists() {
+    let pod = |number: u8| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p{number}, namespace: shop}}, status: {{podIP: 10.0.0.{number}}}}}\n"
+        )
+    };
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    let mut planner = Planner::new(Default::default());
+    let mut add = |text: &str| {
+        let mut reader = weir_api::ManifestReader::new();
+        reader.read_file("test".into(), text.as_bytes());
+        let delta = engine.apply(reader.finish().objects.into_iter().map(Change::Put));
+        program.apply(delta.clone());
+        planner.plan(&program, &delta);
+    };
+    let rules = rule((0..500).map(block), (0..500).map(port));
+    add(&format!(
+        "{}{}---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: shop}}, spec: {{podSelector: {{}}, policyTypes: [Egress], egress: [{rules}]}}}}",
+        pod(2),
+        pod(3)
+    ));
+    // A pod that starts later shares them, too.
+    add(&pod(4));
+    let [first, second, later] = ["p2", "p3", "p4"].map(|name| lists(&planner, name));
+    assert!(first.len() >= 2, "{first:?}");
+    for other in [second, later] {
+        assert_eq!(first, other);
+        assert!(first.iter().zip(&other).all(|(one, two)| Arc::ptr_eq(one, two)));
+    }
 }
