@@ -1,8 +1,8 @@
 //! Merges the policies that isolate a pod, so that the cost does not depend on their number.
 //!
 //! Up to a few ports, a peer and each of its ports become one entry. A longer list would multiply
-//! with its peers. Such a list becomes a set of ports, its peers become another set, and a packet
-//! must be in both.
+//! with its peers. The peers of such a list become a set, and the list becomes a comparison or another
+//! set. A packet must match both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,6 +18,9 @@ use crate::{
     name::comment,
     skeleton,
 };
+
+/// Up to this many comparisons match a long list of ports without a set.
+const MAX_COMPARISONS: usize = 2;
 
 /// The traffic that policies allow.
 #[derive(Debug, Default)]
@@ -180,6 +183,21 @@ impl ChainCompiler<'_> {
         if peers.is_empty() {
             return Vec::new();
         }
+        let ports = self.match_long_list(list);
+        let both = |peers: &Vec<Match>| {
+            let peers = peers.clone();
+            ports.iter().map(move |ports| [ports].into_iter().chain(&peers).cloned().collect())
+        };
+        peers.iter().flat_map(both).collect()
+    }
+
+    /// Matches a long list of ports: by a few comparisons, or else by a set. The kernel searches sets
+    /// by name in a list, so thousands of them are slow to add.
+    fn match_long_list(&mut self, list: &PortList) -> Vec<Match> {
+        let compared = match_ports(list);
+        if compared.len() <= MAX_COMPARISONS {
+            return compared;
+        }
         let (single, several) = split(list);
         let everything = blocks::everything(self.family);
         let halves = blocks::entries([&everything]);
@@ -191,11 +209,7 @@ impl ChainCompiler<'_> {
         if !single.is_empty() {
             ports.push(self.match_fixed_set(IpSetKind::BlockPorts, single));
         }
-        let both = |peers: &Vec<Match>| {
-            let peers = peers.clone();
-            ports.iter().map(move |ports| [ports].into_iter().chain(&peers).cloned().collect())
-        };
-        peers.iter().flat_map(both).collect()
+        ports
     }
 
     /// Matches the members of sets. `None` if there are no sets.
