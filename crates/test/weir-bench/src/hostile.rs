@@ -2,6 +2,7 @@
 //! compiles it and applies it in a network namespace.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     io::{Read as _, Write},
     process::{Command, Stdio},
@@ -9,10 +10,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use weir_aci::{AciSettings, Files, Hpp};
 use weir_api::ManifestReader;
-use weir_datapath::Datapath;
+use weir_datapath::{Datapath, Planner as _};
+use weir_engine::{Engine, Locality};
 use weir_iptables::Variant;
-use weir_model::{Change, Direction};
+use weir_model::{Change, Direction, Object, Program};
 use weir_testkit::HostileShape;
 
 use crate::{
@@ -27,7 +30,12 @@ pub(crate) struct HostileBench {
     #[arg(long, default_value_t = 1_500_000)]
     bytes: usize,
     /// The backends.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "nftables,iptables-nft,iptables-legacy,hcn,hpp,opflex"
+    )]
     backends: Vec<HostileBackend>,
     /// Only shapes whose name contains this text.
     #[arg(long, default_value = "")]
@@ -43,6 +51,12 @@ pub(crate) enum HostileBackend {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    /// The ACLs of Windows endpoints, in memory.
+    Hcn,
+    /// The objects that the controller for Cisco ACI writes, in memory.
+    Hpp,
+    /// These objects, and the files that a node writes for them, in memory.
+    Opflex,
 }
 
 /// Applies the manifests of standard input. Prints the CPU time in milliseconds and the peak of the
@@ -105,27 +119,85 @@ impl HostileChild {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let mut text = Vec::new();
         std::io::stdin().read_to_end(&mut text).context("cannot read manifests")?;
-        in_new_lab(|| match self.backend {
-            HostileBackend::Nftables => apply(nftables()?, text),
-            HostileBackend::IptablesNft => apply(iptables(Variant::Nft)?, text),
-            HostileBackend::IptablesLegacy => apply(iptables(Variant::Legacy)?, text),
-        })?;
+        let changes = parse(text)?;
+        match self.backend {
+            HostileBackend::Nftables => in_new_lab(|| apply(nftables()?, changes)),
+            HostileBackend::IptablesNft => in_new_lab(|| apply(iptables(Variant::Nft)?, changes)),
+            HostileBackend::IptablesLegacy => {
+                in_new_lab(|| apply(iptables(Variant::Legacy)?, changes))
+            }
+            HostileBackend::Hcn => render_acls(changes),
+            HostileBackend::Hpp => render_objects(&changes).map(drop),
+            HostileBackend::Opflex => render_files(&changes),
+        }?;
         let (cpu, peak) = (measure::process_cpu(), measure::peak()?);
         writeln!(out, "{:.0} ms | {} MB", cpu.as_secs_f64() * 1e3, peak / 1_000_000)?;
         Ok(())
     }
 }
 
-/// Applies manifests as an agent does.
-fn apply<D: Datapath>(datapath: D, text: Vec<u8>) -> Result<()> {
+fn parse(text: Vec<u8>) -> Result<Vec<Change>> {
     let mut reader = ManifestReader::new();
     reader.read_file("hostile".into(), &text);
     drop(text);
     let manifests = reader.finish();
     let first = manifests.findings.first();
     ensure!(first.is_none(), "the manifests are invalid: {first:?}");
+    Ok(manifests.objects.into_iter().map(Change::Put).collect())
+}
+
+/// Applies policies as an agent does.
+fn apply<D: Datapath>(datapath: D, changes: Vec<Change>) -> Result<()> {
     let mut agent = BenchAgent::open(datapath);
-    agent.compile(manifests.objects.into_iter().map(Change::Put));
+    agent.compile(changes);
     ensure!(agent.apply()? == ApplyResult::Applied, "the policy wrote nothing");
     Ok(())
+}
+
+/// Plans the ACLs of the node's pods, and renders the request for each endpoint.
+fn render_acls(changes: Vec<Change>) -> Result<()> {
+    let mut program = Program::default();
+    let mut engine = Engine::new(Locality::Node(NODE.into()));
+    program.apply(engine.apply(changes));
+    let mut planner = weir_hcn::Planner::new(BTreeSet::new());
+    let plan = planner.replan(&program, &weir_hcn::Installed::default());
+    let mut bytes = 0;
+    for step in &plan.steps {
+        let weir_hcn::Step::Put { acls, .. } = step else { continue };
+        bytes += acls.iter().map(|acl| acl.policy().to_string().len()).sum::<usize>();
+    }
+    ensure!(bytes > 0, "the policy has no ACLs");
+    Ok(())
+}
+
+/// Computes the objects of the cluster, and renders the request for each of them.
+fn render_objects(changes: &[Change]) -> Result<Hpp> {
+    let mut hpp = Hpp::new(settings());
+    hpp.apply(changes);
+    let objects = hpp.objects().values();
+    let bytes = objects.map(|object| object.manifest(SPACE).to_string().len()).sum::<usize>();
+    ensure!(bytes > 0, "the policy has no objects");
+    Ok(hpp)
+}
+
+/// Renders the files of the node.
+fn render_files(changes: &[Change]) -> Result<()> {
+    let hpp = render_objects(changes)?;
+    let mut files = Files::new(&settings(), SPACE, NODE);
+    for change in changes {
+        if let Change::Put(Object::Pod(pod)) = change {
+            files.put_pod(pod);
+        }
+    }
+    hpp.objects().values().for_each(|object| files.put(object.clone()));
+    ensure!(!files.drain_dirty().is_empty(), "the policy has no files");
+    Ok(())
+}
+
+/// The node of all pods of `HostileShape`.
+const NODE: &str = "here";
+const SPACE: &str = "kube-system";
+
+fn settings() -> AciSettings {
+    AciSettings { prefix: "demo".into() }
 }
