@@ -11,7 +11,7 @@ use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
 
 use crate::{
-    Installed, NftTable, Planner, Step, TableId, Transaction, guard, guard_tables,
+    Installed, MergeLimit, NftTable, Planner, Step, TableId, Transaction, guard, guard_tables,
     kernel::{Kernel, KernelError},
     names, replan, transaction,
     wire::{self, KeyBytes},
@@ -23,6 +23,7 @@ const READ_GUARD: &str = "cannot read the guard of pods";
 #[derive(Debug)]
 pub struct Nft {
     mode: Mode,
+    merge_limit: MergeLimit,
     kernel: Kernel,
     conntrack: Conntrack,
     blocked: BlockedReplies,
@@ -37,7 +38,14 @@ impl Nft {
         let kernel = Kernel::open().map_err(failed("cannot open nftables"))?;
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
         let (blocked, inherited) = (BlockedReplies::default(), BTreeSet::new());
-        Ok(Nft { mode, kernel, conntrack, blocked, links: LinkWatch::open()?, inherited })
+        let (merge_limit, links) = (MergeLimit::default(), LinkWatch::open()?);
+        Ok(Nft { mode, merge_limit, kernel, conntrack, blocked, links, inherited })
+    }
+
+    /// Sets the size up to which planners merge rules.
+    #[must_use]
+    pub fn with_merge_limit(self, merge_limit: MergeLimit) -> Self {
+        Nft { merge_limit, ..self }
     }
 
     /// Blocks replies of connections that a replaced datapath terminated.
@@ -58,7 +66,7 @@ impl Datapath for Nft {
     type Planner = Planner;
 
     fn planner(&self) -> Planner {
-        Planner::new(self.mode)
+        Planner::new(self.mode).with_merge_limit(self.merge_limit)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {

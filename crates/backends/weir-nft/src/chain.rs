@@ -95,6 +95,9 @@ pub(crate) fn match_peers(
     let address = Field::peer(direction, family);
     Some(match peers {
         Peers::Any => Vec::new(),
+        Peers::Set(set) if let Some(numbered) = &mut planner.objects.numbered => {
+            vec![numbered.match_peers(vec![set.clone()])]
+        }
         Peers::Set(set) => {
             let name: Name =
                 format!("pods{}-{}", family.digit(), digest(&format!("{set:?}"))).into();
@@ -133,6 +136,9 @@ pub(crate) fn match_ports(objects: &mut Objects, ports: &Ports) -> Vec<Match> {
     let Ports::Of(ranges) = ports else { return Vec::new() };
     if let [one] = &ranges[..] {
         return vec![Match::To(*one)];
+    }
+    if let Some(numbered) = &mut objects.numbered {
+        return vec![numbered.match_ports(ranges)];
     }
     let single = ranges.iter().all(|range| range.first == range.last);
     let kind = if single { SetKind::Services } else { SetKind::ServiceRanges };

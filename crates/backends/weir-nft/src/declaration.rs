@@ -26,6 +26,8 @@ pub(crate) fn fields(kind: SetKind) -> Vec<(u32, u32)> {
     };
     let (protocol, port) = ((TYPE_INET_PROTOCOL, 1), (TYPE_INET_SERVICE, 2));
     let link = (TYPE_IFNAME, LINK_BYTES as u32);
+    // Of the types that nft knows, this one is a plain number of four bytes.
+    let number = (TYPE_MARK, 4);
     match kind {
         SetKind::Addresses(family)
         | SetKind::Chains(family)
@@ -41,10 +43,14 @@ pub(crate) fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         | SetKind::ServiceRanges
         | SetKind::ServiceChains
         | SetKind::ServiceRangeChains => vec![protocol, port],
+        SetKind::NumberedAddresses(family) | SetKind::NumberedBlocks(family) => {
+            vec![number, address(family)]
+        }
+        SetKind::NumberedServices | SetKind::NumberedServiceRanges => vec![number, protocol, port],
         SetKind::Families => vec![(TYPE_NFPROTO, 1)],
         SetKind::LinkAddresses(family) => vec![link, address(family)],
         SetKind::Links => vec![link],
-        SetKind::Records => vec![(TYPE_MARK, 4), (TYPE_MARK, 4)],
+        SetKind::Records => vec![number, number],
         SetKind::Cut(family) => vec![address(family), port, address(family), port, protocol],
         SetKind::CutPairs(family) => vec![address(family), address(family), protocol],
     }
@@ -61,7 +67,9 @@ impl SetKind {
             | SetKind::LinkAddresses(_)
             | SetKind::Links
             | SetKind::Records => NFT_SET_MAP,
-            SetKind::ServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+            SetKind::ServiceRanges
+            | SetKind::NumberedBlocks(_)
+            | SetKind::NumberedServiceRanges => NFT_SET_INTERVAL | NFT_SET_CONCAT,
             SetKind::ServiceRangeChains => NFT_SET_INTERVAL | NFT_SET_CONCAT | NFT_SET_MAP,
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => NFT_SET_TIMEOUT,
             SetKind::Sources(_) | SetKind::ReportLinks => NFT_SET_TIMEOUT | NFT_SET_EVAL,
@@ -70,6 +78,8 @@ impl SetKind {
             | SetKind::Ports(_)
             | SetKind::Grants(_)
             | SetKind::Services
+            | SetKind::NumberedAddresses(_)
+            | SetKind::NumberedServices
             | SetKind::Families => 0,
         };
         SetDeclaration {
@@ -93,7 +103,7 @@ impl SetKind {
 
     /// The lengths of the parts of a key, if the kernel needs them.
     pub(crate) fn concatenation(self) -> Option<Vec<u32>> {
-        self.has_port_ranges().then(|| fields(self).into_iter().map(|(_, length)| length).collect())
+        self.has_key_ranges().then(|| fields(self).into_iter().map(|(_, length)| length).collect())
     }
 
     /// Whether the elements never change as long as the set has its name.
@@ -106,11 +116,20 @@ impl SetKind {
                 | SetKind::ServiceRanges
                 | SetKind::ServiceChains
                 | SetKind::ServiceRangeChains
+                | SetKind::NumberedBlocks(_)
+                | SetKind::NumberedServices
+                | SetKind::NumberedServiceRanges
         )
     }
 
-    /// Whether the keys are ranges of ports.
-    pub(crate) fn has_port_ranges(self) -> bool {
-        matches!(self, SetKind::ServiceRanges | SetKind::ServiceRangeChains)
+    /// Whether an element has a first and a last key.
+    pub(crate) fn has_key_ranges(self) -> bool {
+        matches!(
+            self,
+            SetKind::ServiceRanges
+                | SetKind::ServiceRangeChains
+                | SetKind::NumberedBlocks(_)
+                | SetKind::NumberedServiceRanges
+        )
     }
 }

@@ -35,6 +35,15 @@ pub(crate) enum Expr {
         register: u32,
         mask: Vec<u8>,
     },
+    /// Replaces the value of a register.
+    Constant {
+        register: u32,
+        value: [u8; 4],
+    },
+    /// Converts a register from host to network byte order.
+    ToNetworkOrder {
+        register: u32,
+    },
     Compare {
         register: u32,
         op: u32,
@@ -120,7 +129,8 @@ impl Expr {
             Expr::Meta { .. } => "meta",
             Expr::Payload { .. } => "payload",
             Expr::Conntrack { .. } => "ct",
-            Expr::And { .. } => "bitwise",
+            Expr::And { .. } | Expr::Constant { .. } => "bitwise",
+            Expr::ToNetworkOrder { .. } => "byteorder",
             Expr::Compare { .. } => "cmp",
             Expr::Lookup { .. } | Expr::Absent { .. } | Expr::VerdictMap { .. } => "lookup",
             Expr::Exceeds { .. } => "dynset",
@@ -145,12 +155,14 @@ impl Expr {
             Expr::Conntrack { key, to } => {
                 data.be_u32(NFTA_CT_DREG, register(*to)).be_u32(NFTA_CT_KEY, *key);
             }
-            Expr::And { register: at, mask } => {
-                data.be_u32(NFTA_BITWISE_SREG, register(*at))
-                    .be_u32(NFTA_BITWISE_DREG, register(*at))
-                    .be_u32(NFTA_BITWISE_LEN, 4);
-                data.nest(NFTA_BITWISE_MASK, |value| _ = value.bytes(NFTA_DATA_VALUE, mask));
-                data.nest(NFTA_BITWISE_XOR, |value| _ = value.bytes(NFTA_DATA_VALUE, &[0; 4]));
+            Expr::And { register: at, mask } => write_bitwise(data, *at, mask, &[0; 4]),
+            Expr::Constant { register: at, value } => write_bitwise(data, *at, &[0; 4], value),
+            Expr::ToNetworkOrder { register: at } => {
+                data.be_u32(NFTA_BYTEORDER_SREG, register(*at))
+                    .be_u32(NFTA_BYTEORDER_DREG, register(*at))
+                    .be_u32(NFTA_BYTEORDER_OP, NFT_BYTEORDER_HTON)
+                    .be_u32(NFTA_BYTEORDER_LEN, 4)
+                    .be_u32(NFTA_BYTEORDER_SIZE, 4);
             }
             Expr::Compare { register: at, op, value } => {
                 data.be_u32(NFTA_CMP_SREG, register(*at)).be_u32(NFTA_CMP_OP, *op);
@@ -197,4 +209,13 @@ impl Expr {
             }
         }
     }
+}
+
+/// The attributes of an expression that masks a register and inverts some of its bits.
+fn write_bitwise(data: &mut Body<'_>, at: u32, mask: &[u8], xor: &[u8]) {
+    data.be_u32(NFTA_BITWISE_SREG, register(at))
+        .be_u32(NFTA_BITWISE_DREG, register(at))
+        .be_u32(NFTA_BITWISE_LEN, 4);
+    data.nest(NFTA_BITWISE_MASK, |value| _ = value.bytes(NFTA_DATA_VALUE, mask));
+    data.nest(NFTA_BITWISE_XOR, |value| _ = value.bytes(NFTA_DATA_VALUE, xor));
 }

@@ -14,12 +14,15 @@
 //! The first set with the peer decides. A peer is only in sets whose action differs from that of
 //! the levels below, so a rule for all ports takes one element, however many classes there are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
-use weir_model::{Action, Block, IpFamily, Name, Protocol, SetId};
+use weir_model::{Action, Block, Direction, IpFamily, Name, Protocol, SetId};
 
 use crate::{
-    SetKind,
+    ElementKey, Field, Match, SetKind,
     decision::{Decision, PeerDecision},
     names::digest,
     port_classes::{PortClass, PortClasses},
@@ -47,6 +50,30 @@ pub(crate) struct Slot {
     pub(crate) kind: SetKind,
     pub(crate) level: Level,
     pub(crate) action: Action,
+    /// The number, if the set is one of several numbered sets.
+    pub(crate) number: Option<u32>,
+}
+
+impl Slot {
+    /// The element of an address, and of its named port if the level has them.
+    pub(crate) fn element(&self, address: IpAddr, port: Option<(Protocol, u16)>) -> ElementKey {
+        match (port, self.number) {
+            (Some((protocol, port)), _) => ElementKey::Port(address, protocol, port),
+            (None, Some(number)) => ElementKey::NumberedAddress(number, address),
+            (None, None) => ElementKey::Address(address),
+        }
+    }
+
+    /// The lookup of a peer.
+    pub(crate) fn lookup(&self, direction: Direction, family: IpFamily) -> Match {
+        let address = Field::peer(direction, family);
+        let key = match (self.level, self.number) {
+            (Level::NamedPort, _) => vec![address, Field::Protocol, Field::DestinationPort],
+            (_, Some(number)) => vec![Field::Number(number), address],
+            (_, None) => vec![address],
+        };
+        Match::In(key, self.set.clone())
+    }
 }
 
 /// An element of an address: the index of its set, and the named port if the level has them.
@@ -73,7 +100,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn new(rules: &OrderedRules, end: Action, family: IpFamily) -> Self {
+    /// The sets of some rules. If there are more than `max_sets`, they are numbered.
+    pub(crate) fn new(
+        rules: &OrderedRules,
+        end: Action,
+        family: IpFamily,
+        max_sets: usize,
+    ) -> Self {
         let is_named = |set: &SetId| set.has_ports();
         let named = rules.sets.iter().filter(|(set, _)| is_named(set));
         let named: BTreeSet<usize> = named.flat_map(|(_, numbers)| numbers).copied().collect();
@@ -162,7 +195,21 @@ impl Layout {
         let below = actions(&mut (0..rules.rules.len())).into_iter().chain([end]).collect();
         let kind = SetKind::Ports(family);
         layout.named = layout.add(&prefix, kind, Level::NamedPort, "", needed(&members, &below));
+        if layout.slots.len() > max_sets {
+            layout.number_sets(&prefix, family);
+        }
         layout
+    }
+
+    /// Puts all sets of addresses into one.
+    fn number_sets(&mut self, prefix: &str, family: IpFamily) {
+        let set: Name = format!("numbered-peers{}-{prefix}", family.digit()).into();
+        let plain = self.slots.iter_mut().filter(|slot| slot.level != Level::NamedPort);
+        for (number, slot) in (1..).zip(plain) {
+            slot.number = Some(number);
+            slot.kind = SetKind::NumberedAddresses(family);
+            slot.set = set.clone();
+        }
     }
 
     /// Adds a set for each action.
@@ -184,7 +231,7 @@ impl Layout {
             let meaning = digest(&format!("{prefix} {level:?} {ports} {action:?}"));
             let set = format!("{word}{}-{meaning}", family.digit()).into();
             slots.insert(action, self.slots.len());
-            self.slots.push(Slot { set, kind, level, action });
+            self.slots.push(Slot { set, kind, level, action, number: None });
         }
         slots
     }

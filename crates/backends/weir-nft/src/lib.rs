@@ -24,6 +24,9 @@
 //! *Invariant*: the size of the table is proportional to the size of the policies. If merged
 //! NetworkPolicies were larger, their rules are evaluated in sequence.
 //!
+//! *Invariant*: a chain has no more than `MergeLimit::sets` sets of its own, however many peers and
+//! port lists its rules have. The kernel's time to add sets grows with the square of their number.
+//!
 //! *Invariant*: no map with chains holds peers. When a rule is added, the kernel checks all
 //! elements of all such maps for loops.
 
@@ -49,12 +52,14 @@ mod kernel;
 mod layout;
 mod merge;
 mod names;
+mod numbered;
 mod objects;
 mod peers;
 mod planner;
 mod pod_elements;
 mod port_classes;
 mod replan;
+mod rule;
 mod sequence;
 mod skeleton;
 mod stages;
@@ -71,8 +76,8 @@ pub use guard::guard_tables;
 pub use installed::Installed;
 pub use merge::MergeLimit;
 pub use planner::{Planner, render};
+pub use rule::{Field, Match, NftRule, Statement};
 pub use table::{
-    ElementData, ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict,
-    SetKind, Statement, TableId,
+    ElementData, ElementKey, Hook, NftChain, NftSet, NftTable, NftVerdict, SetKind, TableId,
 };
 pub use transaction::{Group, Step, Transaction, WaitFor};

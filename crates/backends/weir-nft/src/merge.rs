@@ -8,7 +8,8 @@ use weir_model::{Action, Direction, IpFamily, Name, Peers, Ports, Program, Secti
 use crate::{
     Field, Match, NftRule, Planner, SetKind, Statement, chain,
     layout::{Level, Slot},
-    names::{comment, digest_sets, isolated_chain},
+    names::{comment, digest_debug, digest_sets, isolated_chain},
+    numbered::NumberedSets,
     peers::PeerSets,
     port_classes::{PortClass, PortClasses},
     sequence,
@@ -27,11 +28,13 @@ pub struct MergeLimit {
     pub factor: usize,
     /// The size that is always merged.
     pub minimum: usize,
+    /// The number of sets of its own that a chain may have. Others are numbered: they share a set.
+    pub sets: usize,
 }
 
 impl Default for MergeLimit {
     fn default() -> Self {
-        MergeLimit { factor: 4, minimum: 4096 }
+        MergeLimit { factor: 4, minimum: 4096, sets: 64 }
     }
 }
 
@@ -60,14 +63,22 @@ pub(crate) fn isolation(
         return vec![NftRule::new([], Statement::Return)];
     }
     let why = comment(&format!("isolated by {}", policy_names(sections)));
-    match Merged::new(&allowed, direction, family, &why, planner.merge_limit) {
+    let merged = Merged::new(&allowed, direction, family, &why, planner.merge_limit);
+    let sets = merged.as_ref().map_or_else(|| sequence::sets(&allowed), Merged::sets);
+    if sets > planner.merge_limit.sets {
+        let digest = digest_debug(&(direction, family, &allowed.lists));
+        planner.objects.numbered = Some(NumberedSets::new(direction, family, digest));
+    }
+    let rules = match merged {
         Some(merged) => merged.rules(planner, program),
         None => {
             let mut rules = sequence::rules(&allowed, planner, program, direction, family);
             rules.push(deny(direction, why));
             rules
         }
-    }
+    };
+    planner.add_numbered_sets(program);
+    rules
 }
 
 /// The last rule: it denies all other packets.
@@ -83,6 +94,8 @@ struct Merged {
     sets: Vec<Vec<SetId>>,
     classes: PortClasses,
     compiler: TierCompiler,
+    /// The number of distinct decisions about blocks.
+    decisions: usize,
     why: Name,
 }
 
@@ -111,10 +124,15 @@ impl Merged {
         let compiler =
             TierCompiler::isolation(without_sets(&allowed), direction, family, why.clone());
         let sets = sets.into_values().collect();
-        let merged = Merged { allowed, sets, classes, compiler, why: why.clone() };
+        let decisions = compiler.count_decisions(limit)?;
+        let merged = Merged { allowed, sets, classes, compiler, decisions, why: why.clone() };
         let may_copy = merge_limit.for_copies(merged.allowed.sets.len());
-        let is_small = merged.copies() <= may_copy && !merged.compiler.has_more_pieces_than(limit);
-        is_small.then_some(merged)
+        (merged.copies() <= may_copy).then_some(merged)
+    }
+
+    /// The number of sets that the rules need, at most.
+    fn sets(&self) -> usize {
+        self.allowed.sets.len() + self.decisions
     }
 
     /// The number of sets whose members are copied into the union for a class.
@@ -228,10 +246,13 @@ pub(crate) fn look_up_any(
     let content = digest_sets(&sets);
     let (word, kind, level, key) = match sets.first().cloned().map(peers) {
         Some(Peers::PortSet(_)) => ("ports", SetKind::Ports(family), Level::NamedPort, named),
+        _ if let Some(numbered) = &mut planner.objects.numbered => {
+            return vec![NftRule::new([numbered.match_peers(sets)], Statement::Return)];
+        }
         _ => ("peers", SetKind::Addresses(family), Level::AllPorts, vec![address]),
     };
     let set: Name = format!("{word}{}-{content}", family.digit()).into();
-    let slot = Slot { set: set.clone(), kind, level, action: Action::Allow };
+    let slot = Slot { set: set.clone(), kind, level, action: Action::Allow, number: None };
     let meaning = comment(&format!("{} sets together", sets.len()));
     let slots = std::slice::from_ref(&slot);
     let union = || PeerSets::union(slot.clone(), family, sets);

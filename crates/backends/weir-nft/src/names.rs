@@ -1,6 +1,6 @@
 //! The names and comments of sets and chains.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
@@ -16,7 +16,27 @@ pub(crate) const MAX_COMMENT_BYTES: usize = 120;
 /// Authors of policies control the content, and two objects with one name would be one object in
 /// the kernel. So the digest must resist collisions.
 pub(crate) fn digest(content: &str) -> String {
-    Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(content))
+}
+
+/// The digest of the `Debug` output of some content, which is not kept in memory.
+pub(crate) fn digest_debug(content: &impl fmt::Debug) -> String {
+    let mut hasher = HashWriter(Sha256::new());
+    _ = write!(hasher, "{content:?}");
+    hex(&hasher.0.finalize())
+}
+
+struct HashWriter(Sha256);
+
+impl fmt::Write for HashWriter {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text);
+        Ok(())
+    }
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A stable digest of a list of sets. A list of port names that sets share is digested once.

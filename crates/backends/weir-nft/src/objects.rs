@@ -8,12 +8,16 @@ use std::{
 use weir_datapath::Uses;
 use weir_model::Name;
 
-use crate::{ElementData, ElementKey, NftChain, NftSet, NftTable, Step, Transaction};
+use crate::{
+    ElementData, ElementKey, NftChain, NftSet, NftTable, Step, Transaction, numbered::NumberedSets,
+};
 
 /// A table that counts the references to its sets and chains. `sweep` removes unused ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) table: NftTable,
+    /// The numbered sets of the chain that is being computed, if it needs many sets.
+    pub(crate) numbered: Option<NumberedSets>,
     uses: Uses<Name>,
     created: BTreeSet<Name>,
     /// The removal of elements from maps that were deleted later.

@@ -39,6 +39,9 @@ pub(crate) struct PeerSets {
 enum Content {
     /// One set with the members of all sets of the program.
     Union(Slot),
+    /// Numbered sets, each of them a union of sets of the program. The numbers of rules are the
+    /// indexes of these sets.
+    Numbered(Vec<Slot>),
     /// The sets of a tier.
     Tier(Box<(TierCompiler, Layout)>),
 }
@@ -76,6 +79,16 @@ impl PeerSets {
     pub(crate) fn union(slot: Slot, family: IpFamily, sets: Vec<SetId>) -> Self {
         let sets = sets.into_iter().map(|set| (set, Vec::new())).collect();
         PeerSets::new(Content::Union(slot), family, sets, Vec::new())
+    }
+
+    /// Numbered sets, each with the members of several sets of the program.
+    pub(crate) fn numbered(slots: Vec<Slot>, family: IpFamily, unions: Vec<Vec<SetId>>) -> Self {
+        let mut indexes: BTreeMap<SetId, Vec<usize>> = BTreeMap::new();
+        for (index, sets) in unions.into_iter().enumerate() {
+            sets.into_iter().for_each(|set| indexes.entry(set).or_default().push(index));
+        }
+        let sets = indexes.into_iter().collect();
+        PeerSets::new(Content::Numbered(slots), family, sets, Vec::new())
     }
 
     /// The sets of a tier.
@@ -119,9 +132,10 @@ impl PeerSets {
             kind.sets.extend(same.iter().map(|(_, membership)| *membership));
             kind.piece = self.piece(*address);
             let places = self.insert(*address, &kind);
-            for (slot, port) in &*places {
-                if let Some(elements) = elements.get_mut(*slot) {
-                    elements.push(key(*address, *port));
+            for (at, port) in &*places {
+                if let (Some(slot), Some(elements)) = (self.slots().get(*at), elements.get_mut(*at))
+                {
+                    elements.push(slot.element(*address, *port));
                 }
             }
         }
@@ -137,6 +151,7 @@ impl PeerSets {
     pub(crate) fn slots(&self) -> &[Slot] {
         match &self.content {
             Content::Union(slot) => std::slice::from_ref(slot),
+            Content::Numbered(slots) => slots,
             Content::Tier(tier) => &tier.1.slots,
         }
     }
@@ -264,6 +279,10 @@ impl PeerSets {
                 let ports: BTreeSet<_> = kind.sets.iter().map(|(_, port)| (0, *port)).collect();
                 return ports.into_iter().collect();
             }
+            Content::Numbered(_) => {
+                let indexes: BTreeSet<usize> = self.rules_of_sets(kind).collect();
+                return indexes.into_iter().map(|index| (index, None)).collect();
+            }
             Content::Tier(tier) => &**tier,
         };
         let decision = self.decide(compiler, kind, &kind.ports().collect());
@@ -357,14 +376,10 @@ impl Move {
         slots: &'a [Slot],
         places: impl Iterator<Item = &'a Place>,
     ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let element = |(slot, port): &'a Place| Some((slots.get(*slot)?, key(self.address, *port)));
+        let element = |(slot, port): &'a Place| {
+            let slot = slots.get(*slot)?;
+            Some((slot, slot.element(self.address, *port)))
+        };
         places.filter_map(element)
-    }
-}
-
-fn key(address: IpAddr, port: Option<(Protocol, u16)>) -> ElementKey {
-    match port {
-        None => ElementKey::Address(address),
-        Some((protocol, port)) => ElementKey::Port(address, protocol, port),
     }
 }

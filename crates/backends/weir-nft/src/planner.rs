@@ -235,11 +235,17 @@ impl Planner {
             return;
         }
         let mut peers = create();
+        // Numbered sets share a set of the table.
+        let mut sets: BTreeMap<&Name, NftSet> = BTreeMap::new();
         for (slot, elements) in slots.iter().zip(peers.fill(program)) {
-            let elements = elements.into_iter().map(|key| (key, None)).collect();
-            let set = NftSet { kind: slot.kind, comment: meaning(slot), elements };
-            self.objects.add_set(&slot.set, set);
+            let set = sets.entry(&slot.set).or_insert_with(|| NftSet {
+                kind: slot.kind,
+                comment: meaning(slot),
+                elements: BTreeMap::new(),
+            });
+            set.elements.extend(elements.into_iter().map(|key| (key, None)));
         }
+        sets.into_iter().for_each(|(name, set)| _ = self.objects.add_set(name, set));
         self.dependents.add_kernel_set(name, peers.sets());
         self.peer_sets.insert(name.clone(), peers);
     }

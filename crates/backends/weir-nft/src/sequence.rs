@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each distinct list of ports is a set, and so are its blocks, and the members of its selectors.
-//! So the size of all of them is that of the policies.
+//! So the size of all of them is that of the policies. Many such sets are numbered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +26,14 @@ use crate::{
 /// for each of them.
 const MAX_COPIES: usize = 4;
 
-/// Up to this many intervals of addresses are compared one by one. The kernel searches sets by name
-/// in a list, so that thousands of small sets are slow to add.
+/// Up to this many intervals of addresses are compared one by one.
 const MAX_COMPARED_INTERVALS: usize = 4;
+
+/// The number of sets that the rules need, at most.
+pub(crate) fn sets(allowed: &AllowedByPorts) -> usize {
+    let sets: BTreeSet<&SetId> = allowed.lists.values().flat_map(|peers| &peers.sets).collect();
+    sets.len() + allowed.lists.len()
+}
 
 /// The rules that return for allowed packets.
 pub(crate) fn rules(
@@ -95,6 +100,10 @@ fn look_up_blocks(
             NftRule::new([Match::Between(address, first, last)], Statement::Return)
         };
         return intervals.into_iter().map(compare).collect();
+    }
+    if let Some(numbered) = &mut planner.objects.numbered {
+        let all = numbered.match_blocks(blocks).into_iter();
+        return all.map(|matches| NftRule::new(matches, Statement::Return)).collect();
     }
     let name = Name::from(format!("blocks{}-{}", family.digit(), digest(&format!("{blocks:?}"))));
     let meaning = match blocks.first() {

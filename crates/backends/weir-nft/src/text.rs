@@ -88,7 +88,9 @@ impl SetKind {
             SetKind::Blocks(_)
             | SetKind::BlockChains(_)
             | SetKind::ServiceRanges
-            | SetKind::ServiceRangeChains => Some("interval"),
+            | SetKind::ServiceRangeChains
+            | SetKind::NumberedBlocks(_)
+            | SetKind::NumberedServiceRanges => Some("interval"),
             SetKind::Cut(_) | SetKind::CutPairs(_) | SetKind::CutSenders(_) => Some("timeout"),
             SetKind::Sources(_) | SetKind::ReportLinks => Some("dynamic,timeout"),
             SetKind::Addresses(_)
@@ -97,6 +99,8 @@ impl SetKind {
             | SetKind::Grants(_)
             | SetKind::Chains(_)
             | SetKind::Services
+            | SetKind::NumberedAddresses(_)
+            | SetKind::NumberedServices
             | SetKind::ServiceChains
             | SetKind::Families
             | SetKind::LinkAddresses(_)
@@ -128,6 +132,12 @@ impl fmt::Display for SetKind {
                 write!(f, "{} : verdict", address(family))
             }
             SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
+            SetKind::NumberedAddresses(family) | SetKind::NumberedBlocks(family) => {
+                write!(f, "mark . {}", address(family))
+            }
+            SetKind::NumberedServices | SetKind::NumberedServiceRanges => {
+                f.write_str("mark . inet_proto . inet_service")
+            }
             SetKind::ServiceChains | SetKind::ServiceRangeChains => {
                 f.write_str("inet_proto . inet_service : verdict")
             }
@@ -159,6 +169,15 @@ impl fmt::Display for ElementKey {
             }
             ElementKey::Block(first, last) => f.write_str(&intervals::text(*first, *last)),
             ElementKey::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
+            ElementKey::NumberedAddress(number, address) => {
+                write!(f, "{number:#010x} . {address}")
+            }
+            ElementKey::NumberedBlock(number, first, last) => {
+                write!(f, "{number:#010x} . {}", intervals::text(*first, *last))
+            }
+            ElementKey::NumberedService(number, range) => {
+                write!(f, "{number:#010x} . {} . {}", word(range.protocol), ports(range))
+            }
             ElementKey::Family(family) => f.write_str(family_word(*family)),
             ElementKey::LinkAddress(link, address) => write!(f, "\"{link}\" . {address}"),
             ElementKey::Link(link) => write!(f, "\"{link}\""),
@@ -233,6 +252,7 @@ impl fmt::Display for Match {
             Match::Icmpv6 { first, last } => write!(f, "icmpv6 type {first}-{last}"),
             Match::Udp { from, to } => write!(f, "udp sport {from} udp dport {to}"),
             Match::In(key, set) => write!(f, "{} @{set}", joined(key)),
+            Match::NotIn(key, set) => write!(f, "{} != @{set}", joined(key)),
             Match::To(range) if *range == PortRange::all(range.protocol) => {
                 write!(f, "meta l4proto {}", word(range.protocol))
             }
@@ -289,6 +309,10 @@ impl fmt::Display for Statement {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            // nft has no syntax for a constant in a key. This is the number, whatever the mark is.
+            Field::Number(number) | Field::IntervalNumber(number) => {
+                return write!(f, "meta mark & {number:#010x} | {number:#010x}");
+            }
             Field::Family => "meta nfproto",
             Field::Link => "iifname",
             Field::ArpSender => "arp saddr ip",

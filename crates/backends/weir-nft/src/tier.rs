@@ -132,23 +132,22 @@ impl TierCompiler {
 
     /// The rules that decide: lookups for pods, one for blocks, and the decision for other peers.
     pub(crate) fn compile(&self, planner: &mut Planner, program: &Program) -> Vec<NftRule> {
-        let layout = Layout::new(&self.rules, self.end, self.family);
+        let limit = planner.merge_limit.sets;
+        let layout = Layout::new(&self.rules, self.end, self.family, limit);
         self.add_peer_sets(planner, program, &layout);
-        let address = Field::peer(self.direction, self.family);
-        let rules = |slots: &SlotsByAction, key: &[Field]| -> Vec<NftRule> {
+        let rules = |slots: &SlotsByAction| -> Vec<NftRule> {
             let slots = LOOKUP_ORDER.iter().filter_map(|action| slots.get(action));
             let slots = slots.filter_map(|slot| layout.slots.get(*slot));
             let rule = |slot: &Slot| {
-                let matches = vec![Match::In(key.to_vec(), slot.set.clone())];
+                let matches = vec![slot.lookup(self.direction, self.family)];
                 NftRule { matches, ..self.rule(slot.action) }
             };
             slots.map(rule).collect()
         };
-        let of_class = |(class, slots): (&PortClass, &SlotsByAction)| {
-            (class.ports.clone(), rules(slots, &[address]))
-        };
+        let of_class =
+            |(class, slots): (&PortClass, &SlotsByAction)| (class.ports.clone(), rules(slots));
         let lookups = Lookups {
-            named: rules(&layout.named, &[address, Field::Protocol, Field::DestinationPort]),
+            named: rules(&layout.named),
             classes: layout.classes.narrow.iter().zip(&layout.narrow).map(of_class).collect(),
             protocols: layout
                 .classes
@@ -157,7 +156,7 @@ impl TierCompiler {
                 .zip(&layout.protocols)
                 .map(of_class)
                 .collect(),
-            all_ports: rules(&layout.all_ports, &[address]),
+            all_ports: rules(&layout.all_ports),
         };
         self.assemble(planner, lookups)
     }
@@ -172,6 +171,7 @@ impl TierCompiler {
                 Action::Pass => "passed",
             };
             match self.rules.sets.keys().next() {
+                _ if slot.number.is_some() => comment(&format!("numbered peers of {sets} sets")),
                 Some(one) if sets == 1 => comment(&format!("{action}: {}", **one)),
                 _ => comment(&format!("{action} peers of {sets} sets")),
             }
@@ -297,13 +297,13 @@ impl TierCompiler {
         parts.collect()
     }
 
-    /// Whether the pieces of blocks refer to more than `limit` rules together, or their decisions
-    /// list more than `limit` port ranges.
-    pub(crate) fn has_more_pieces_than(&self, limit: usize) -> bool {
+    /// The number of distinct decisions about the pieces of blocks. `None` if the pieces refer to
+    /// more than `limit` rules together, or their decisions list more than `limit` port ranges.
+    pub(crate) fn count_decisions(&self, limit: usize) -> Option<usize> {
         let parts = self.block_intervals();
         let ranges = parts.iter().map(|((first, last), _)| (*first, last.saturating_add(1)));
         if overlaps(ranges) > limit {
-            return true;
+            return None;
         }
         let length = |number: &usize| {
             let list = self.rules.rules.get(*number).and_then(|(ports, _)| ports.list());
@@ -313,7 +313,8 @@ impl TierCompiler {
         let combinations: HashSet<Vec<usize>> =
             segments(parts, self.family).into_iter().map(|(_, rules)| rules).collect();
         let sizes = combinations.iter().map(|rules| rules.iter().map(length).sum::<usize>());
-        sizes.map(|size| size + anyone).sum::<usize>() > limit
+        let size = sizes.map(|size| size + anyone).sum::<usize>();
+        (size <= limit).then_some(combinations.len())
     }
 
     /// A lookup in the map from the pieces of blocks to decisions.

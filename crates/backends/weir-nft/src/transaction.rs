@@ -140,6 +140,7 @@ fn members<'k>(
 ) -> impl Iterator<Item = IpAddr> {
     keys.into_iter().filter_map(move |key| match (kind, key) {
         (SetKind::Addresses(_), ElementKey::Address(at))
+        | (SetKind::NumberedAddresses(_), ElementKey::NumberedAddress(_, at))
         | (SetKind::Ports(_), ElementKey::Port(at, ..)) => Some(*at),
         _ => None,
     })

@@ -100,6 +100,14 @@ impl KeyBytes {
         self.push(&name)
     }
 
+    /// The number of a numbered set. nft expects the keys of intervals in network byte order.
+    fn number(self, kind: SetKind, number: u32) -> Self {
+        match kind.has_key_ranges() {
+            true => self.push(&number.to_be_bytes()),
+            false => self.push(&number.to_ne_bytes()),
+        }
+    }
+
     fn protocol(self, protocol: Protocol) -> Self {
         self.push(&[protocol.number()])
     }
@@ -159,12 +167,20 @@ pub(crate) fn elements(
     let start = KeyBytes::default();
     let (end, last) = match *key {
         ElementKey::Block(_, last) => (None, Some(last)),
-        ElementKey::Service(PortRange { protocol, last, .. }) if kind.has_port_ranges() => {
+        ElementKey::Service(PortRange { protocol, last, .. }) if kind.has_key_ranges() => {
             (Some(Box::new(start.protocol(protocol).port(last))), None)
+        }
+        ElementKey::NumberedService(number, PortRange { protocol, last, .. })
+            if kind.has_key_ranges() =>
+        {
+            (Some(Box::new(start.number(kind, number).protocol(protocol).port(last))), None)
+        }
+        ElementKey::NumberedBlock(number, _, last) => {
+            (Some(Box::new(start.number(kind, number).address(last))), None)
         }
         _ => (None, None),
     };
-    let key = first_key(key);
+    let key = first_key(kind, key);
     let open = last.is_some() && last.and_then(after).is_none();
     let userdata = if open { OPEN_INTERVAL.into() } else { userdata };
     let first =
@@ -179,12 +195,12 @@ pub(crate) fn elements(
 
 /// The key of an element that the kernel stores as a single key.
 pub(crate) fn bare_key(kind: SetKind, key: &ElementKey) -> Option<KeyBytes> {
-    let is_more = matches!(key, ElementKey::Block(..)) || kind.has_port_ranges();
-    (!is_more).then(|| first_key(key))
+    let is_more = matches!(key, ElementKey::Block(..)) || kind.has_key_ranges();
+    (!is_more).then(|| first_key(kind, key))
 }
 
 /// The key itself, or the first of an interval.
-fn first_key(key: &ElementKey) -> KeyBytes {
+fn first_key(kind: SetKind, key: &ElementKey) -> KeyBytes {
     let start = KeyBytes::default();
     match *key {
         ElementKey::LinkAddress(ref link, address) => start.link(link).address(address),
@@ -202,6 +218,13 @@ fn first_key(key: &ElementKey) -> KeyBytes {
         }
         ElementKey::Service(PortRange { protocol, first, .. }) => {
             start.protocol(protocol).port(first)
+        }
+        ElementKey::NumberedAddress(number, address)
+        | ElementKey::NumberedBlock(number, address, _) => {
+            start.number(kind, number).address(address)
+        }
+        ElementKey::NumberedService(number, PortRange { protocol, first, .. }) => {
+            start.number(kind, number).protocol(protocol).port(first)
         }
         ElementKey::Family(family) => start.push(&[family_number(family)]),
     }
@@ -323,8 +346,15 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
             let mut number = || split_array::<4>(&mut rest).map(u32::from_ne_bytes);
             ElementKey::Record(number()?, number()?)
         }
+        SetKind::NumberedAddresses(family) => {
+            let number = u32::from_ne_bytes(split_array::<4>(&mut rest)?);
+            ElementKey::NumberedAddress(number, address(family, &mut rest)?)
+        }
         SetKind::Blocks(_)
         | SetKind::BlockChains(_)
+        | SetKind::NumberedBlocks(_)
+        | SetKind::NumberedServices
+        | SetKind::NumberedServiceRanges
         | SetKind::Services
         | SetKind::ServiceRanges
         | SetKind::ServiceChains

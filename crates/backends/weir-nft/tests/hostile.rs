@@ -29,6 +29,20 @@ fn size(program: &Program) -> usize {
     sections + program.sets.values().map(|members| 1 + members.len()).sum::<usize>()
 }
 
+/// The kernel's time to add sets grows with the square of their number.
+#[test]
+fn a_policy_needs_few_sets() {
+    let sets = |shape, bytes| {
+        let largest = Direction::BOTH
+            .map(|direction| weir_nft::render(&program(shape, direction, bytes)).sets.len());
+        largest.into_iter().max().unwrap_or_default()
+    };
+    for shape in HostileShape::ALL {
+        let (small, large) = (sets(shape, 30_000), sets(shape, 150_000));
+        assert!(small <= 100 && large <= 120, "{shape}: {small} and {large} sets");
+    }
+}
+
 /// The number of sets, elements, chains and rules.
 fn objects(program: &Program) -> usize {
     let table = weir_nft::render(program);

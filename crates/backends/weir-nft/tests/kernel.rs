@@ -47,7 +47,8 @@ fn main() -> ExitCode {
     });
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
     let sequence = Trial::test("the_kernel_lists_rules_in_sequence", listed_in_sequence);
-    weir_trials::main(|| vec![merged, text, sequence])
+    let numbered = Trial::test("the_kernel_lists_numbered_sets", listed_numbered_sets);
+    weir_trials::main(|| vec![merged, text, sequence, numbered])
 }
 
 /// A property of a table.
@@ -67,9 +68,7 @@ fn listed_in_sequence() -> Result<(), Failed> {
     ];
     for shape in shapes {
         for direction in Direction::BOTH {
-            let mut reader = weir_api::ManifestReader::new();
-            reader.read_file("hostile".into(), shape.manifests(direction, 40_000).as_bytes());
-            let world: World = reader.finish().objects.into_iter().collect();
+            let world = hostile_world(shape, direction);
             let table = weir_nft::render(&compile(&world, Locality::Everywhere));
             if table.sets.keys().any(|name| name.starts_with("classes-")) {
                 return Err(format!("the rules of {shape} are merged").into());
@@ -78,6 +77,35 @@ fn listed_in_sequence() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The rulesets of policies with many sets.
+fn listed_numbered_sets() -> Result<(), Failed> {
+    let shapes = [
+        (HostileShape::SelectorsWithPorts, &["peers4"][..]),
+        (HostileShape::BlocksWithRanges, &["ranges"]),
+        (HostileShape::BlocksWithPairs, &["services"]),
+        (HostileShape::SmallLists, &["services", "blocks4"]),
+        (HostileShape::SeparateExceptions, &["services", "blocks4"]),
+    ];
+    for (shape, words) in shapes {
+        for direction in Direction::BOTH {
+            let world = hostile_world(shape, direction);
+            let table = weir_nft::render(&compile(&world, Locality::Everywhere));
+            let has = |word: &str| table.sets.keys().any(|name| name.starts_with(word));
+            if !words.iter().all(|word| has(&format!("numbered-{word}-"))) {
+                return Err(format!("{shape} has no numbered sets: {table}").into());
+            }
+            check_listing(&world)?;
+        }
+    }
+    Ok(())
+}
+
+fn hostile_world(shape: HostileShape, direction: Direction) -> World {
+    let mut reader = weir_api::ManifestReader::new();
+    reader.read_file("hostile".into(), shape.manifests(direction, 40_000).as_bytes());
+    reader.finish().objects.into_iter().collect()
 }
 
 /// The kernel lists the rendered ruleset, apart from white space, counters and the order within

@@ -21,16 +21,19 @@ proptest! {
         );
     }
 
-    /// Small limits, so that the rules of some pods are merged and those of others are not.
+    /// Small limits, so that the rules of some pods are merged and those of others are not, and the
+    /// sets of some pods are numbered.
     #[test]
     fn the_planner_conforms_with_rules_in_sequence(
         changes in crowded(),
         batch in 1_usize..5,
         minimum in 0_usize..40,
+        sets in 0_usize..8,
     ) {
         let mut engine = Engine::new(Locality::Everywhere);
         let deltas: Vec<_> = changes.chunks(batch).map(|some| engine.apply(some)).collect();
-        let new = || Planner::new(Mode::Enforce).with_merge_limit(MergeLimit { factor: 0, minimum });
+        let limit = MergeLimit { factor: 0, minimum, sets };
+        let new = || Planner::new(Mode::Enforce).with_merge_limit(limit);
         conformance::check_planner(
             new,
             Planner::table,

@@ -32,13 +32,21 @@ pub enum HostileShape {
     AnyoneAndNarrow,
     /// Many rules, each with a few overlapping blocks and a few ports of its own.
     SmallLists,
+    /// Many rules, each with its own selector and its own port, and a block.
+    SelectorsWithPorts,
+    /// Many rules, each with its own block and two ranges of ports.
+    BlocksWithRanges,
+    /// Many rules, each with its own block and two ports.
+    BlocksWithPairs,
+    /// Many rules, each with separate exceptions from all addresses, and with two ports.
+    SeparateExceptions,
     /// Many policies for the same pod, each with one rule of 500 blocks and 500 ports.
     ManyPolicies,
 }
 
 impl HostileShape {
     /// All shapes.
-    pub const ALL: [HostileShape; 13] = [
+    pub const ALL: [HostileShape; 17] = [
         HostileShape::BlocksByPorts,
         HostileShape::SelectorsByPorts,
         HostileShape::SelectorsByNames,
@@ -51,6 +59,10 @@ impl HostileShape {
         HostileShape::WideAndNarrow,
         HostileShape::AnyoneAndNarrow,
         HostileShape::SmallLists,
+        HostileShape::SelectorsWithPorts,
+        HostileShape::BlocksWithRanges,
+        HostileShape::BlocksWithPairs,
+        HostileShape::SeparateExceptions,
         HostileShape::ManyPolicies,
     ];
 
@@ -69,6 +81,10 @@ impl HostileShape {
             HostileShape::WideAndNarrow => "wide-and-narrow",
             HostileShape::AnyoneAndNarrow => "anyone-and-narrow",
             HostileShape::SmallLists => "small-lists",
+            HostileShape::SelectorsWithPorts => "selectors-with-ports",
+            HostileShape::BlocksWithRanges => "blocks-with-ranges",
+            HostileShape::BlocksWithPairs => "blocks-with-pairs",
+            HostileShape::SeparateExceptions => "separate-exceptions",
             HostileShape::ManyPolicies => "many-policies",
         }
     }
@@ -158,6 +174,26 @@ impl HostileShape {
                 let ports = |at| (0..6).map(|one| single_port(at + 1009 * one)).collect();
                 (0..bytes / 345).map(|at| rule(blocks(at), ports(at))).collect()
             }
+            HostileShape::SelectorsWithPorts => {
+                let rules = 0..bytes / 88;
+                let rules = rules.map(|at| rule(vec![selector(at)], vec![single_port(at)]));
+                // With a block, the allowed peers and ports cannot be listed.
+                rules.chain([rule(vec![host(0)], vec![single_port(0)])]).collect()
+            }
+            HostileShape::BlocksWithRanges => {
+                let ranges = |at| vec![small_range(at), small_range(at + 7_000)];
+                let rules = 0..bytes / 116;
+                rules.map(|at| rule(vec![host(at)], ranges(at))).collect()
+            }
+            HostileShape::BlocksWithPairs => {
+                let rules = 0..bytes / 92;
+                rules.map(|at| rule(vec![host(at)], port_pair(at))).collect()
+            }
+            HostileShape::SeparateExceptions => {
+                let except = |at| (0..4).map(|one| address(8 * at + 2 * one)).collect::<Vec<_>>();
+                let rules = 0..bytes / 165;
+                rules.map(|at| rule(vec![all_except(&except(at))], port_pair(at))).collect()
+            }
         }
     }
 }
@@ -244,6 +280,17 @@ fn port(port: usize, protocol: usize) -> String {
         1 => format!("{{\"port\":{port},\"protocol\":\"UDP\"}}"),
         _ => format!("{{\"port\":{port},\"protocol\":\"SCTP\"}}"),
     }
+}
+
+/// Two odd ports.
+fn port_pair(number: usize) -> Vec<String> {
+    vec![single_port(number), single_port(number + 7_001)]
+}
+
+/// A range of three ports. No two of the first 16,000 are adjacent.
+fn small_range(number: usize) -> String {
+    let first = 1 + 4 * (number % 16_000);
+    format!("{{\"port\":{first},\"endPort\":{}}}", first + 2)
 }
 
 fn named_port(number: usize) -> String {

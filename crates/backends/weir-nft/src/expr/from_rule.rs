@@ -122,6 +122,10 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
             push_fields(key, all);
             all.push(Expr::Lookup { set: set.clone(), register: 0 });
         }
+        Match::NotIn(key, set) => {
+            push_fields(key, all);
+            all.push(Expr::Absent { set: set.clone(), register: 0 });
+        }
         Match::To(range) => push_ports(range, all),
         Match::Reply => all.extend([
             Expr::Conntrack { key: NFT_CT_DIRECTION, to: 0 },
@@ -238,7 +242,14 @@ fn push_fields(key: &[Field], all: &mut Vec<Expr>) {
             Field::DestinationPort => transport(DESTINATION_PORT),
             Field::Link => Expr::Meta { key: NFT_META_IIFNAME, to },
             Field::ArpSender => network(ARP_SENDER),
+            Field::Number(_) | Field::IntervalNumber(_) => Expr::Meta { key: NFT_META_MARK, to },
         });
+        if let Field::Number(number) | Field::IntervalNumber(number) = field {
+            all.push(Expr::Constant { register: to, value: number.to_ne_bytes() });
+        }
+        if let Field::IntervalNumber(_) = field {
+            all.push(Expr::ToNetworkOrder { register: to });
+        }
         to += match field {
             Field::Source(IpFamily::V6)
             | Field::Destination(IpFamily::V6)

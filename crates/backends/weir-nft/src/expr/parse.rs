@@ -110,10 +110,26 @@ impl<'a> ExprAttributes<'a> {
             "bitwise" => {
                 let (mask, xor) = (self.value(NFTA_BITWISE_MASK)?, self.value(NFTA_BITWISE_XOR)?);
                 let in_place = self.number(NFTA_BITWISE_SREG)? == self.number(NFTA_BITWISE_DREG)?;
-                let is_and = self.number(NFTA_BITWISE_OP)? == NFT_BITWISE_BOOL
-                    && xor.iter().all(|byte| *byte == 0);
+                let is_bool = self.number(NFTA_BITWISE_OP)? == NFT_BITWISE_BOOL;
                 let register = self.register(NFTA_BITWISE_SREG)?;
-                register.filter(|_| in_place && is_and).map(|register| Expr::And { register, mask })
+                let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+                register.filter(|_| in_place && is_bool).and_then(|register| match &xor[..] {
+                    xor if is_zero(xor) => Some(Expr::And { register, mask }),
+                    &[a, b, c, d] if is_zero(&mask) => {
+                        Some(Expr::Constant { register, value: [a, b, c, d] })
+                    }
+                    _ => None,
+                })
+            }
+            "byteorder" => {
+                let in_place =
+                    self.number(NFTA_BYTEORDER_SREG)? == self.number(NFTA_BYTEORDER_DREG)?;
+                let is_ours = self.number(NFTA_BYTEORDER_OP)? == NFT_BYTEORDER_HTON
+                    && self.number(NFTA_BYTEORDER_LEN)? == 4
+                    && self.number(NFTA_BYTEORDER_SIZE)? == 4;
+                let register = self.register(NFTA_BYTEORDER_SREG)?;
+                let register = register.filter(|_| in_place && is_ours);
+                register.map(|register| Expr::ToNetworkOrder { register })
             }
             "cmp" => {
                 let (op, value) = (self.number(NFTA_CMP_OP)?, self.value(NFTA_CMP_DATA)?);

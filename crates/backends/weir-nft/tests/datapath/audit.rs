@@ -34,7 +34,8 @@ fn counted(lab: &Lab, direction: Direction) -> u64 {
 }
 
 fn denials_pass() {
-    let cluster = TrialCluster::new(Nftables, &world(&policies()), Wiring::Routed, Mode::Audit);
+    let cluster =
+        TrialCluster::new(Nftables::default(), &world(&policies()), Wiring::Routed, Mode::Audit);
     let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
     let pairs = |ends: [(&str, &str); 2]| {
         let flows = ends.map(|(from, to)| {
@@ -74,7 +75,8 @@ fn counted_once() {
         admin("db", "db", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
         admin("web", "web", "egress: [{action: Deny, to: [{namespaces: {}}]}]"),
     );
-    let cluster = TrialCluster::new(Nftables, &world(&text), Wiring::Routed, Mode::Audit);
+    let cluster =
+        TrialCluster::new(Nftables::default(), &world(&text), Wiring::Routed, Mode::Audit);
     let counts = || Direction::BOTH.map(|direction| counted(&cluster.lab, direction));
     let probe = |from, to| cluster.probe(&[(flow(from, to, Protocol::Udp, 80), Verdict::Allow)]);
     probe("10.0.0.4", "10.0.0.3");

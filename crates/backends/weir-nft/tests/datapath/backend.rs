@@ -1,17 +1,17 @@
 use weir_datapath::{ApplyError, Mode};
-use weir_nft::Nft;
+use weir_nft::{MergeLimit, Nft};
 use weir_trials::Backend;
 pub(crate) use weir_trials::trial;
 
 /// The nftables backend for the shared trials.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Nftables;
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Nftables(pub(crate) MergeLimit);
 
 impl Backend for Nftables {
     type Datapath = Nft;
 
     fn open(self, mode: Mode) -> Result<Nft, ApplyError> {
-        Nft::open(mode)
+        Nft::open(mode).map(|nft| nft.with_merge_limit(self.0))
     }
 
     fn disturbances(self) -> Vec<String> {

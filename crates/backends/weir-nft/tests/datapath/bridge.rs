@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[track_caller]
 fn check(world: &World, flows: &[Flow], what: &str) {
     let layout = Layout { wiring: Wiring::Bridged, ..Layout::from_world(world, flows) };
-    let cluster = TrialCluster::with_layout(Nftables, world, layout, Mode::Enforce);
+    let cluster = TrialCluster::with_layout(Nftables::default(), world, layout, Mode::Enforce);
     assert_eq!(disagreements(&cluster, world, flows), [""; 0], "{what}");
 }
 

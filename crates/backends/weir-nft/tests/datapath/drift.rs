@@ -258,7 +258,7 @@ fn stale_plans() {
 fn repaired_under_traffic() {
     let db = "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]";
     let world = world(&format!("{PODS}policies:\n{}", policy("db", db)));
-    let cluster = TrialCluster::new(Nftables, &world, Wiring::Routed, Mode::Enforce);
+    let cluster = TrialCluster::new(Nftables::default(), &world, Wiring::Routed, Mode::Enforce);
     let program = compile(&world, Locality::Node("n1".into()));
     let mut nft = node::open(&cluster.lab, "n1", Mode::Enforce);
     let edit = ["forward", "new4", "new6", "ingress-denied"]

@@ -25,8 +25,29 @@ fn main() -> ExitCode {
     weir_trials::main(|| {
         let ours =
             [audit::trials(), big::trials(), bridge::trials(), cleanup::trials(), drift::trials()];
-        let every = weir_trials::trials("nftables", backend::Nftables);
-        ours.into_iter().flatten().chain(every).collect()
+        let every = weir_trials::trials("nftables", backend::Nftables::default());
+        ours.into_iter().flatten().chain(every).chain(other_limits()).collect()
+    })
+}
+
+/// The trials of random policies with rules in sequence and with numbered sets. By default, only
+/// large policies have them.
+#[cfg(target_os = "linux")]
+fn other_limits() -> impl Iterator<Item = libtest_mimic::Trial> {
+    use weir_nft::MergeLimit;
+
+    let numbered = MergeLimit { sets: 0, ..MergeLimit::default() };
+    let in_sequence = MergeLimit { factor: 0, minimum: 0, ..MergeLimit::default() };
+    let limits = [
+        ("nftables-numbered", numbered),
+        ("nftables-in-sequence", in_sequence),
+        ("nftables-numbered-in-sequence", MergeLimit { sets: 0, ..in_sequence }),
+    ];
+    let all = limits.into_iter();
+    let all = all.flat_map(|(name, limit)| weir_trials::trials(name, backend::Nftables(limit)));
+    all.filter(|trial| {
+        let names = ["kernel_agree_on_random_clusters", "after_each_change_the_kernel"];
+        names.iter().any(|name| trial.name().contains(name))
     })
 }
 

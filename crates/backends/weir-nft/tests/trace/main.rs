@@ -14,9 +14,12 @@ use weir_nft::{Hook, MergeLimit, NftChain, NftSet, NftTable, Planner, SetKind, S
 use packet::Way;
 
 /// All rules are merged.
-const MERGED: MergeLimit = MergeLimit { factor: usize::MAX, minimum: usize::MAX };
+const MERGED: MergeLimit = MergeLimit { factor: usize::MAX, minimum: usize::MAX, sets: usize::MAX };
 /// No rules of NetworkPolicies are merged.
-const IN_SEQUENCE: MergeLimit = MergeLimit { factor: 0, minimum: 0 };
+const IN_SEQUENCE: MergeLimit = MergeLimit { factor: 0, minimum: 0, sets: usize::MAX };
+/// Every way of evaluation, each also with numbered sets.
+const LIMITS: [MergeLimit; 4] =
+    [MERGED, IN_SEQUENCE, MergeLimit { sets: 0, ..MERGED }, MergeLimit { sets: 0, ..IN_SEQUENCE }];
 
 /// Steps refer to existing objects.
 const SET: &str = "the set exists";
@@ -178,7 +181,7 @@ fn pod(number: u8, labels: &str) -> String {
 
 #[test]
 fn a_pod_that_moves_between_sets_is_always_admitted() {
-    [MERGED, IN_SEQUENCE].into_iter().for_each(check_moving_pod);
+    LIMITS.into_iter().for_each(check_moving_pod);
 }
 
 #[track_caller]
@@ -446,7 +449,7 @@ proptest! {
     fn a_packet_gets_the_verdict_from_before_or_after_a_change(
         (first, then) in weir_testkit::before_and_after(),
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
-        limit in proptest::sample::select(&[MERGED, IN_SEQUENCE][..]),
+        limit in proptest::sample::select(&LIMITS[..]),
     ) {
         let mut engine = Engine::new(Locality::Everywhere);
         let mut program = Program::default();

@@ -75,6 +75,7 @@ impl Way<'_> {
             Match::Reply | Match::FromLinkLocal | Match::FromNowhere(_) | Match::ArpProbe => false,
             Match::Of(family) => IpFamily::from(flow.from) == *family,
             Match::In(fields, set) => self.find(fields, set, flow).is_some(),
+            Match::NotIn(fields, set) => self.find(fields, set, flow).is_none(),
             Match::Between(field, first, last) => {
                 let address = match field {
                     Field::Source(_) => flow.from,
@@ -112,6 +113,10 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
     if addresses.clone().any(|(address, family)| IpFamily::from(address) != family) {
         return None;
     }
+    let number = fields.iter().find_map(|field| match field {
+        Field::Number(number) | Field::IntervalNumber(number) => Some(*number),
+        _ => None,
+    });
     let mut address = || addresses.next().map(|(address, _)| address);
     let Flow { protocol, port, .. } = *flow;
     let key = match set.kind {
@@ -122,6 +127,24 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
         SetKind::Blocks(_) | SetKind::BlockChains(_) => {
             let address = address()?;
             let holds = |key: &&ElementKey| matches!(key, ElementKey::Block(first, last) if (first..=last).contains(&&address));
+            set.elements.keys().find(holds)?.clone()
+        }
+        SetKind::NumberedAddresses(_) => ElementKey::NumberedAddress(number?, address()?),
+        SetKind::NumberedBlocks(_) => {
+            let (number, address) = (number?, address()?);
+            let holds = |key: &&ElementKey| matches!(key, ElementKey::NumberedBlock(of, first, last) if *of == number && (first..=last).contains(&&address));
+            set.elements.keys().find(holds)?.clone()
+        }
+        SetKind::NumberedServices | SetKind::NumberedServiceRanges => {
+            let number = number?;
+            let holds = |key: &&ElementKey| match key {
+                ElementKey::NumberedService(of, range) => {
+                    *of == number
+                        && range.protocol == protocol
+                        && (range.first..=range.last).contains(&port)
+                }
+                _ => false,
+            };
             set.elements.keys().find(holds)?.clone()
         }
         SetKind::Services
