@@ -358,7 +358,8 @@ impl Move {
         slots: &'a [Slot],
         level: Level,
     ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let added = self.new.iter().filter(|place| !self.old.contains(place));
+        let old: BTreeSet<&Place> = self.old.iter().collect();
+        let added = self.new.iter().filter(move |place| !old.contains(place));
         self.elements(slots, added).filter(move |(slot, _)| slot.level == level)
     }
 
@@ -367,7 +368,8 @@ impl Move {
         &'a self,
         slots: &'a [Slot],
     ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let removed = self.old.iter().filter(|place| !self.new.contains(place));
+        let new: BTreeSet<&Place> = self.new.iter().collect();
+        let removed = self.old.iter().filter(move |place| !new.contains(place));
         self.elements(slots, removed)
     }
 
