@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use weir_aci::{AciSettings, Files, Hpp};
+use weir_aci::{AciSettings, Files, GroupNames, Hpp};
 use weir_api::ManifestReader;
 use weir_datapath::{Datapath, Planner as _};
 use weir_engine::{Engine, Locality};
@@ -183,7 +183,7 @@ fn render_objects(changes: &[Change]) -> Result<Hpp> {
 /// Renders the files of the node.
 fn render_files(changes: &[Change]) -> Result<()> {
     let hpp = render_objects(changes)?;
-    let mut files = Files::new(&settings(), SPACE, NODE);
+    let mut files = Files::new(&settings(), SPACE, NODE, GroupNames::Policy);
     for change in changes {
         if let Change::Put(Object::Pod(pod)) = change {
             files.put_pod(pod);
