@@ -10,20 +10,26 @@ use weir_model::{Direction, IpFamily, Name, PortNameList, SetId, SetKey};
 /// The longest comment in bytes. nft accepts up to 128.
 pub(crate) const MAX_COMMENT_BYTES: usize = 120;
 
+/// The digits of digests.
+const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// The number of digits of 128 bits.
+const DIGEST_LENGTH: usize = 22;
+
 /// A stable digest of content, for the name of the object that has this content: the first 128 bits
-/// of SHA-256 in hexadecimal.
+/// of SHA-256, in as few digits and letters as possible.
 ///
 /// Authors of policies control the content, and two objects with one name would be one object in
-/// the kernel. So the digest must resist collisions.
+/// the kernel. So the digest must resist collisions. It is short because the kernel finds a set by
+/// its name in a list, and measures the length of every name that it passes.
 pub(crate) fn digest(content: &str) -> String {
-    hex(&Sha256::digest(content))
+    digits(&Sha256::digest(content))
 }
 
 /// The digest of the `Debug` output of some content, which is not kept in memory.
 pub(crate) fn digest_debug(content: &impl fmt::Debug) -> String {
     let mut hasher = HashWriter(Sha256::new());
     _ = write!(hasher, "{content:?}");
-    hex(&hasher.0.finalize())
+    digits(&hasher.0.finalize())
 }
 
 struct HashWriter(Sha256);
@@ -35,8 +41,16 @@ impl fmt::Write for HashWriter {
     }
 }
 
-fn hex(digest: &[u8]) -> String {
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+/// The first 128 bits of a digest, in digits and letters.
+fn digits(digest: &[u8]) -> String {
+    let mut rest = digest.iter().take(16).fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+    let mut text = ['0'; DIGEST_LENGTH];
+    for digit in text.iter_mut().rev() {
+        let value = usize::try_from(rest % 62).unwrap_or_default();
+        *digit = DIGITS.get(value).map_or('0', |digit| char::from(*digit));
+        rest /= 62;
+    }
+    text.iter().collect()
 }
 
 /// A stable digest of a list of sets. A list of port names that sets share is digested once.
@@ -152,4 +166,15 @@ pub(crate) fn group_chain(family: IpFamily) -> Name {
 /// The chain for packets that egress rules let pass: it applies the ingress rules and accepts.
 pub(crate) fn onward_chain(family: IpFamily) -> Name {
     format!("onward{}", family.digit()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_has_128_bits_of_sha256_in_base_62() {
+        assert_eq!(digest(""), "6ve2WrOl3mnciB6WIL2fIa");
+        assert_eq!(digest("abc"), "5frS7ZK2oCrJOLG43t7nIh");
+    }
 }

@@ -126,6 +126,8 @@ impl Planner {
         for id in touched {
             let Some(old) = self.pods.remove(id) else { continue };
             self.dependents.remove_pod(id, &old.depends_on);
+            // Its chains are still in the table. `old` has kept the address of its rules in use.
+            self.chains.extend(old.chains());
             gone.extend(old.elements);
         }
         let mut updated = Vec::new();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_datapath::{Granted, isolated_by};
-use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
+use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, RuleSet, SetId};
 
 use crate::{
     ElementData, ElementKey, NftVerdict, Planner, chain,
@@ -11,12 +11,15 @@ use crate::{
 };
 
 /// The elements of a pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PodElements {
     /// The set or map and the key of each element.
     pub(crate) elements: Vec<(Name, ElementKey)>,
     /// The sets whose members determine the elements.
     pub(crate) depends_on: BTreeSet<SetId>,
+    rules: Arc<RuleSet>,
+    /// The chains that carry out the rules.
+    chains: Vec<(Direction, IpFamily, Name)>,
 }
 
 type WireElement = (Name, ElementKey, Option<Arc<ElementData>>);
@@ -31,6 +34,7 @@ impl PodElements {
     ) -> (PodElements, Vec<WireElement>) {
         let mut elements: Vec<WireElement> = Vec::new();
         let mut depends_on = BTreeSet::new();
+        let mut chains = Vec::new();
         if !endpoint.rules.is_open() {
             let own = endpoint.addresses.iter();
             elements.extend(own.map(|&address| {
@@ -51,14 +55,16 @@ impl PodElements {
                     Some(_) => names::grants_chain(direction, family),
                     None => {
                         let known = (Arc::as_ptr(&endpoint.rules).addr(), direction, family);
-                        match planner.chains.get(&known) {
+                        let chain = match planner.chains.get(&known) {
                             Some(chain) => chain.clone(),
                             None => {
                                 let chain = chain::add(planner, program, rules, direction, family);
                                 planner.chains.insert(known, chain.clone());
                                 chain
                             }
-                        }
+                        };
+                        chains.push((direction, family, chain.clone()));
+                        chain
                     }
                 };
                 let why = comment(&format!("{id} {}", isolated_by(rules)));
@@ -74,6 +80,14 @@ impl PodElements {
             }
         }
         let keys = elements.iter().map(|(set, key, _)| (set.clone(), key.clone())).collect();
-        (PodElements { elements: keys, depends_on }, elements)
+        let rules = endpoint.rules.clone();
+        (PodElements { elements: keys, depends_on, rules, chains }, elements)
+    }
+
+    /// The chains that carry out the rules, by the address of the rules in memory.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = ((usize, Direction, IpFamily), Name)> {
+        let rules = Arc::as_ptr(&self.rules).addr();
+        let chains = self.chains.iter();
+        chains.map(move |(direction, family, chain)| ((rules, *direction, *family), chain.clone()))
     }
 }

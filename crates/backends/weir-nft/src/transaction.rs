@@ -262,7 +262,7 @@ impl Transaction {
 /// Splits steps that no packet can observe into batches.
 ///
 /// If a batch adds rules, or elements that lead to chains, the kernel checks the whole table for
-/// loops. So these are in one batch, after the sets and elements that they refer to.
+/// loops. So these are in one batch: the last one, after the sets and elements that they refer to.
 fn batches(steps: Vec<Step>) -> Vec<Vec<Step>> {
     let (checked, plain): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| match step {
         Step::AddChain(..) | Step::AddRules(..) => true,
@@ -281,7 +281,10 @@ fn batches(steps: Vec<Step>) -> Vec<Vec<Step>> {
             }
         }
     }
-    batches.push(checked);
+    match batches.last_mut() {
+        Some(last) => last.extend(checked),
+        None => batches.push(checked),
+    }
     batches
 }
 
@@ -365,5 +368,28 @@ impl Step {
             Step::DeleteChain(name) => write!(f, "delete chain {table} {name}"),
             Step::DeleteSet(name) => write!(f, "delete set {table} {name}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_model::IpFamily;
+
+    use super::*;
+
+    #[test]
+    fn few_new_objects_are_one_batch() {
+        let (set, kind) = (Name::from("peers"), SetKind::Addresses(IpFamily::V4));
+        let member = (ElementKey::Address(IpAddr::from([10, 0, 0, 1])), None);
+        let chain = Name::from("chain");
+        let steps = vec![
+            Step::AddChain(chain.clone(), None),
+            Step::AddSet(set.clone(), kind, Name::from("")),
+            Step::Add(set, kind, vec![member]),
+            Step::AddRules(chain, Vec::new()),
+        ];
+        let [batch] = &batches(steps.clone())[..] else { panic!("more than one batch") };
+        assert_eq!(batch.len(), steps.len());
+        assert!(matches!(batch[..], [Step::AddSet(..), Step::Add(..), ..]), "sets come first");
     }
 }

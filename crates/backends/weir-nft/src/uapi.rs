@@ -106,6 +106,7 @@ pub(crate) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 pub(crate) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(crate) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(crate) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+pub(crate) const NFTA_SET_ELEM_LIST_SET_ID: u16 = 4;
 pub(crate) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(crate) const NFTA_SET_ELEM_DATA: u16 = 2;
 pub(crate) const NFTA_SET_ELEM_FLAGS: u16 = 3;
