@@ -110,7 +110,7 @@ mod cost {
 
     #[test]
     fn a_long_list_of_ports_is_cut() {
-        assert_eq!(join((1..=3).map(|port| port * 10), ", "), "10, 20, 30");
+        assert_eq!(join((1..4).map(|port| port * 10), ", "), "10, 20, 30");
         let long = join(0..250, " or ");
         assert!(long.starts_with("0 or 1 or ") && long.ends_with(" or 99 and 150 more"), "{long}");
     }
