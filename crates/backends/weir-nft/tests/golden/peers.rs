@@ -34,7 +34,7 @@ policies:
 probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]",
         expect![[r#"
             table inet weir {
-            	set blocks4-983580524d074eb53b69a745ba52b620 {
+            	set blocks4-4dDHb61W3OmHldBWqrpRKa {
             		type ipv4_addr
             		flags interval
             		comment "192.168.0.0/16 except 192.168.7.0/24"
@@ -81,7 +81,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-c904578c7e6bba24a486fef8d82428eb }
+            		elements = { 10.0.0.2 comment "shop/db isolated by shop/db" : jump ingress4-5KLYKykvaU1eJ2chyPccdP }
             	}
 
             	set in4-grants {
@@ -92,7 +92,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             	map in6 {
             		type ipv6_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-1d19e9b75708d2b539c009cc4318ae0f }
+            		elements = { fd00::2 comment "shop/db isolated by shop/db" : jump ingress6-59zKbWkwaN3S9wdc0Nx9HS }
             	}
 
             	set in6-grants {
@@ -129,13 +129,13 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	set pods4-7543e6b514c489a1d86808fea30f45c2 {
+            	set pods4-3ZH8Fza4gb1gFfnCtACIZW {
             		type ipv4_addr
             		comment "pods shop/app=api"
             		elements = { 10.0.0.1 }
             	}
 
-            	set pods6-7543e6b514c489a1d86808fea30f45c2 {
+            	set pods6-3ZH8Fza4gb1gFfnCtACIZW {
             		type ipv6_addr
             		comment "pods shop/app=api"
             	}
@@ -177,7 +177,7 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		elements = { fd00::2 . fd00::2 }
             	}
 
-            	set services-38e42b196d040d166f2c051937e8d5d1 {
+            	set services-1jLqIZbkcQ83wPyqVjIia9 {
             		type inet_proto . inet_service
             		flags interval
             		comment "5432/TCP, 1000-2000/UDP"
@@ -288,9 +288,9 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		goto ingress-isolated
             	}
 
-            	chain ingress4-c904578c7e6bba24a486fef8d82428eb {
-            		ip saddr @pods4-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
-            		ip saddr @blocks4-983580524d074eb53b69a745ba52b620 return
+            	chain ingress4-5KLYKykvaU1eJ2chyPccdP {
+            		ip saddr @pods4-3ZH8Fza4gb1gFfnCtACIZW meta l4proto . th dport @services-1jLqIZbkcQ83wPyqVjIia9 return
+            		ip saddr @blocks4-4dDHb61W3OmHldBWqrpRKa return
             		goto ingress-isolated comment "isolated by shop/db"
             	}
 
@@ -299,8 +299,8 @@ probes: [{from: {pod: shop/api}, to: {pod: shop/db}, port: 5432, expect: allow}]
             		goto ingress-isolated
             	}
 
-            	chain ingress6-1d19e9b75708d2b539c009cc4318ae0f {
-            		ip6 saddr @pods6-7543e6b514c489a1d86808fea30f45c2 meta l4proto . th dport @services-38e42b196d040d166f2c051937e8d5d1 return
+            	chain ingress6-59zKbWkwaN3S9wdc0Nx9HS {
+            		ip6 saddr @pods6-3ZH8Fza4gb1gFfnCtACIZW meta l4proto . th dport @services-1jLqIZbkcQ83wPyqVjIia9 return
             		goto ingress-isolated comment "isolated by shop/db"
             	}
 

@@ -73,7 +73,7 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             	map in4 {
             		type ipv4_addr : verdict
             		comment "pods that policies select, ingress"
-            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-a6651713a94a4ba2b62a29a9b31f5815 }
+            		elements = { 10.0.0.1 comment "shop/web isolated by first, last" : jump ingress4-16AWpwTTG62gO280O35cUX }
             	}
 
             	set in4-grants {
@@ -117,22 +117,22 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		comment "pod, peer and port that policies allow, egress"
             	}
 
-            	set peers4-647ece163ac6085f5c83ae0529f6c75b {
-            		type ipv4_addr
-            		comment "denied peers of 3 sets"
-            	}
-
-            	set peers4-85754f8f8f26ee374dbc55a2e3b7bbed {
+            	set peers4-1Gce3fT2DKGPtKKZ0bPhQc {
             		type ipv4_addr
             		comment "denied: pods [*]/*"
             		elements = { 10.0.0.1,
             			     10.0.0.2 }
             	}
 
-            	set peers4-ce0b686c949d7d26d1d530b9ab684716 {
+            	set peers4-2ctzZLfdjS62lK4UZAy7lQ {
             		type ipv4_addr
             		comment "denied peers of 3 sets"
             		elements = { 10.0.0.2 }
+            	}
+
+            	set peers4-7exhqHISVVZiLvPpiSuCiy {
+            		type ipv4_addr
+            		comment "denied peers of 3 sets"
             	}
 
             	set reported-links {
@@ -273,15 +273,15 @@ probes: [{from: {pod: spy/spy}, to: {pod: shop/web}, port: 80, expect: deny}]",
             		goto ingress-isolated
             	}
 
-            	chain ingress4-2782973524d45c3772919e47fa9b5077-admin {
-            		tcp dport 80 ip saddr @peers4-ce0b686c949d7d26d1d530b9ab684716 goto ingress-denied comment "decided by first"
-            		ip saddr @peers4-647ece163ac6085f5c83ae0529f6c75b goto ingress-denied comment "decided by first"
+            	chain ingress4-16AWpwTTG62gO280O35cUX {
+            		jump ingress4-6m7jAOYXi7mS85FsK2stJY-admin
+            		ip saddr @peers4-1Gce3fT2DKGPtKKZ0bPhQc goto ingress-denied comment "decided by last"
             		return
             	}
 
-            	chain ingress4-a6651713a94a4ba2b62a29a9b31f5815 {
-            		jump ingress4-2782973524d45c3772919e47fa9b5077-admin
-            		ip saddr @peers4-85754f8f8f26ee374dbc55a2e3b7bbed goto ingress-denied comment "decided by last"
+            	chain ingress4-6m7jAOYXi7mS85FsK2stJY-admin {
+            		tcp dport 80 ip saddr @peers4-2ctzZLfdjS62lK4UZAy7lQ goto ingress-denied comment "decided by first"
+            		ip saddr @peers4-7exhqHISVVZiLvPpiSuCiy goto ingress-denied comment "decided by first"
             		return
             	}
 
