@@ -257,7 +257,9 @@ impl fmt::Display for Match {
                 write!(f, "meta l4proto {}", word(range.protocol))
             }
             Match::Between(field, first, last) => {
-                write!(f, "{} {}", joined(&[*field]), intervals::text(*first, *last))
+                write!(f, "{} {first}", joined(&[*field]))?;
+                // nft would turn a prefix into another comparison than this one.
+                if first == last { Ok(()) } else { write!(f, "-{last}") }
             }
             Match::To(range) => write!(f, "{} dport {}", word(range.protocol), ports(range)),
             Match::Reply => f.write_str("ct direction reply"),
