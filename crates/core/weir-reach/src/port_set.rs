@@ -86,7 +86,9 @@ impl PortSets {
 
     /// The indexes of the slices that lie inside each range of some ports.
     pub(crate) fn ranges_of(&self, ports: &Ports) -> Vec<Range<usize>> {
-        let Ports::Of(ranges) = ports else { return Vec::from([0..self.slices.len()]) };
+        let Ports::Of(ranges) = ports else {
+            return std::iter::once(0..self.slices.len()).collect();
+        };
         let slices = |range: &PortRange| {
             let (first, last) = (range.first.max(1), range.last);
             let start = self

@@ -115,7 +115,7 @@ impl FaultCase {
             "no longer has the requested version",
         ),
         FaultCase::of_watches(
-            "watches that end at once",
+            "watches that end immediately",
             || Fault::Answer(200, String::new()),
             "ends each watch",
         ),
