@@ -7,10 +7,11 @@ use anyhow::{Context, Result, bail};
 use crate::shell;
 
 /// The fuzz targets and the folders of their first inputs.
-pub(crate) const TARGETS: [(&str, &[&str]); 7] = [
+pub(crate) const TARGETS: [(&str, &[&str]); 8] = [
     ("manifests", &["examples/shop", "cases/invalid"]),
     ("cases", &["cases/semantics"]),
     ("engine", &[]),
+    ("cost", &["fuzz/seeds/cost"]),
     ("kernel", &[]),
     ("cni", &["fuzz/seeds/cni"]),
     ("opflex", &["fuzz/seeds/opflex", "crates/backends/weir-aci/tests/golden"]),

@@ -1,8 +1,11 @@
 //! Policies that are small as text, and large if their peers, exceptions, ports and rules are
 //! multiplied.
 
+mod mixture;
+
 use std::fmt;
 
+pub use mixture::HostileMixture;
 use weir_model::Direction;
 
 /// A shape of a hostile policy. The parts of each shape grow with the size of its text.
@@ -96,17 +99,8 @@ impl HostileShape {
         text.extend((0..20_u8).map(pod));
         let parts = if self == HostileShape::ManyPolicies { bytes.div_ceil(27_000) } else { 1 };
         for number in 0..parts {
-            let rules = self.rules(direction, bytes / parts, number).join(",");
-            let (list, word) = match direction {
-                Direction::Ingress => ("ingress", "Ingress"),
-                Direction::Egress => ("egress", "Egress"),
-            };
-            text.push_str(&format!(
-                "---\n{{\"apiVersion\":\"networking.k8s.io/v1\",\"kind\":\"NetworkPolicy\",\
-                 \"metadata\":{{\"name\":\"p{number}\",\"namespace\":\"evil\"}},\
-                 \"spec\":{{\"podSelector\":{{\"matchLabels\":{{\"role\":\"victim\"}}}},\
-                 \"policyTypes\":[\"{word}\"],\"{list}\":[{rules}]}}}}\n"
-            ));
+            let rules = self.rules(direction, bytes / parts, number);
+            text.push_str(&policy(number, &[(direction, rules)]));
         }
         text
     }
@@ -219,6 +213,29 @@ fn pod(number: u8) -> String {
          \"status\":{{\"podIP\":\"10.9.0.{}\"}}}}\n",
         8000 + u16::from(number),
         1 + number,
+    )
+}
+
+/// A policy for the first two pods with the rules of some directions.
+fn policy(number: usize, lists: &[(Direction, Vec<String>)]) -> String {
+    let kinds = lists.iter().map(|(direction, _)| match direction {
+        Direction::Ingress => "\"Ingress\"",
+        Direction::Egress => "\"Egress\"",
+    });
+    let kinds = kinds.collect::<Vec<_>>().join(",");
+    let rules = lists.iter().map(|(direction, rules)| {
+        let list = match direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        };
+        format!(",\"{list}\":[{}]", rules.join(","))
+    });
+    format!(
+        "---\n{{\"apiVersion\":\"networking.k8s.io/v1\",\"kind\":\"NetworkPolicy\",\
+         \"metadata\":{{\"name\":\"p{number}\",\"namespace\":\"evil\"}},\
+         \"spec\":{{\"podSelector\":{{\"matchLabels\":{{\"role\":\"victim\"}}}},\
+         \"policyTypes\":[{kinds}]{}}}}}\n",
+        rules.collect::<String>()
     )
 }
 

@@ -6,7 +6,7 @@ use proptest::{
 use weir_model::{Action, Change, Object, Pod, PolicyKind, Scope, Tier, Verdict, World};
 use weir_oracle::verdict;
 
-use crate::{changes, changes_from_bytes, flow, policy, world};
+use crate::{HostileMixture, changes, changes_from_bytes, flow, policy, world};
 
 proptest! {
     #[test]
@@ -80,4 +80,15 @@ fn generated_flows_meet_generated_pods_and_policies() {
         judged > 400 && denied > 70,
         "of 1000 flows, {judged} meet a pod and {denied} are denied"
     );
+}
+
+#[test]
+fn hostile_mixtures_are_valid() {
+    for byte in 0..=255_u8 {
+        let parts = [byte, byte, 8, 0, byte / 13, byte.wrapping_mul(7), 8, 0];
+        let mixture = HostileMixture::from_bytes(&parts);
+        let mut reader = weir_api::ManifestReader::new();
+        reader.read_file("hostile".into(), mixture.manifests().as_bytes());
+        assert_eq!(reader.finish().findings, [], "{mixture}");
+    }
 }
