@@ -8,8 +8,8 @@ use crate::{agent::ADDRESS, drops, exit::Exit, failure::Failure, present};
 /// Show the state of the agent on this node
 ///
 /// Prints whether the agent is ready and why not, its datapath and the size of its rules, warnings,
-/// and rules of other policy engines that also filter packets of pods. The exit status is 1 if the
-/// agent is not ready.
+/// policies that exceed a budget, and rules of other policy engines that also filter packets of
+/// pods. The exit status is 1 if the agent is not ready.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640")]
 pub(crate) struct StatusCommand {

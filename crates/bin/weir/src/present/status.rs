@@ -40,6 +40,9 @@ pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
     let is_new = |warning: &&Value| !reasons.clone().any(|reason| reason == *warning);
     let warnings = status["warnings"].as_array().into_iter().flatten().filter(is_new);
     section(out, "warnings", warnings.map(text))?;
+    let locked = status["lockedDown"].as_array().into_iter().flatten();
+    let line = |one: &Value| format!("{}: {}", text(&one["policy"]), text(&one["reason"]));
+    section(out, "policies that isolate their pods and allow nothing", locked.map(line))?;
     let leftovers = status["leftovers"].as_array().into_iter().flatten();
     let line = |one: &Value| {
         format!("{} ({}): {}", text(&one["owner"]), text(&one["rules"]), text(&one["hint"]))
@@ -76,6 +79,7 @@ mod tests {
             "counts": {"policies": 2, "endpoints": 3},
             "lastApply": {"outcome": "applied"},
             "warnings": ["a bridge bypasses the rules", "drops are unavailable"],
+            "lockedDown": [{"policy": "NetworkPolicy evil/large", "reason": "it is too large"}],
             "leftovers": [{"owner": "kube-router", "rules": "chain X", "hint": "remove it"}],
         });
         let mut out = Vec::new();
@@ -93,6 +97,8 @@ mod tests {
             counts      2 policies, 3 endpoints
             warnings
               drops are unavailable
+            policies that isolate their pods and allow nothing
+              NetworkPolicy evil/large: it is too large
             other rules that filter packets of pods
               kube-router (chain X): remove it
         "#]]
