@@ -121,7 +121,7 @@ fn a_member_lists_the_remote_pods_that_it_has_received() {
         pods.filter(|one| one["spec"]["remoteNamespace"] == namespace).cloned().collect()
     };
     assert_eq!(listed(), [Value::Null; 0]);
-    set.west.pod(&namespace, "web", "web", &["10.2.12.1"]);
+    set.west.pod(&namespace, "web", "web", &["10.2.18.1"]);
     until("the pod is listed", || listed().len() == 1);
     let (pod, on_broker) = (listed().remove(0), published(&namespace).remove(0));
     assert_eq!(pod["spec"], on_broker["spec"]);
