@@ -120,6 +120,7 @@ fn a_member_lists_the_remote_pods_that_it_has_received() {
         let pods = list["items"].as_array().unwrap().iter();
         pods.filter(|one| one["spec"]["remoteNamespace"] == namespace).cloned().collect()
     };
+    until("the controller leads", || set.east_process().get("/remotepods").0 == 200);
     assert_eq!(listed(), [Value::Null; 0]);
     set.west.pod(&namespace, "web", "web", &["10.2.18.1"]);
     until("the pod is listed", || listed().len() == 1);
