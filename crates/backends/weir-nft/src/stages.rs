@@ -69,10 +69,17 @@ impl Stages {
         delta: &Delta,
     ) -> Transaction {
         if !self.are_needed {
-            let moves = self.update_peers(planner, |_| true);
-            let first = planner.add_by_level(&moves);
+            let later = self.update_peers(planner, |is_admin| !is_admin);
+            let admin = self.update_peers(planner, |is_admin| is_admin);
+            let mut first = planner.add_by_level(&later);
             planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
-            planner.remove_moved(&moves);
+            planner.remove_moved(&later);
+            // The admin tier must not pass a packet on before the later tiers know its peer.
+            if planner.is_split(&admin) {
+                first = first.then(planner.take_transaction());
+            }
+            first = first.then(planner.add_by_level(&admin));
+            planner.remove_moved(&admin);
             return first;
         }
         let bridge = self.bridge(planner);
@@ -180,13 +187,7 @@ impl Planner {
     /// Adds addresses to their new sets. If an address joins sets of several levels, returns the
     /// steps that must precede all others.
     fn add_by_level(&mut self, moves: &Moves) -> Transaction {
-        let is_split = moves.iter().any(|(name, moves)| {
-            let slots = self.peer_sets.get(name).map_or(&[][..], |peers| peers.slots());
-            moves.iter().any(|one| {
-                let levels = Level::ALL.iter();
-                levels.filter(|level| one.added(slots, **level).next().is_some()).count() > 1
-            })
-        });
+        let is_split = self.is_split(moves);
         let mut first = Transaction::default();
         for level in Level::ALL {
             self.add_moved(moves, level);
@@ -195,6 +196,17 @@ impl Planner {
             }
         }
         first
+    }
+
+    /// Whether an address joins sets of several levels.
+    fn is_split(&self, moves: &Moves) -> bool {
+        moves.iter().any(|(name, moves)| {
+            let slots = self.peer_sets.get(name).map_or(&[][..], |peers| peers.slots());
+            moves.iter().any(|one| {
+                let levels = Level::ALL.iter();
+                levels.filter(|level| one.added(slots, **level).next().is_some()).count() > 1
+            })
+        })
     }
 
     fn add_moved(&mut self, moves: &Moves, level: Level) {
