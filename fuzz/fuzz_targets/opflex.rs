@@ -12,7 +12,7 @@ use weir_model::{Direction, Protocol};
 fuzz_target!(|bytes: &[u8]| {
     _ = Evaluator::default().add(&String::from_utf8_lossy(bytes));
     let settings = AciSettings { prefix: "fuzz".into() };
-    let mut files = Files::new(&settings, "common", "n1");
+    let mut files = Files::new(&settings, "common", "n1", weir_aci::GroupNames::Policy);
     for document in bytes.split(|byte| *byte == 0) {
         let Ok(spec) = serde_json::from_slice::<Value>(document) else { continue };
         for kind in HostprotKind::BOTH {
