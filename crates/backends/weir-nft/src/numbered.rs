@@ -62,6 +62,11 @@ impl NumberedSets {
         }
     }
 
+    /// The digest of all rules.
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
+    }
+
     /// The lookup of a peer in the union of some sets of the program.
     pub(crate) fn match_peers(&mut self, sets: Vec<SetId>) -> Match {
         let NumberedSets { last, peers, .. } = self;

@@ -338,7 +338,10 @@ impl TierCompiler {
         }
         let done = (&self.rules.blocks, &self.rules.anyone, &self.rules.rules);
         let done = (done, self.direction, self.end, &self.allow, &self.why);
-        let name = format!("ranges{}-{}", self.family.digit(), digest(&format!("{done:?}")));
+        // The chains of the elements name numbered sets.
+        let numbered = objects.numbered.as_ref().map_or("", |numbered| numbered.digest());
+        let done = format!("{done:?}{numbered}");
+        let name = format!("ranges{}-{}", self.family.digit(), digest(&done));
         let name = Name::from(name);
         let blocks = &self.rules.blocks;
         let meaning = match blocks.keys().next() {
