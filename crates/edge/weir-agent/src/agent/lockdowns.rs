@@ -61,8 +61,11 @@ fn reason(why: Lockdown, failures: u32) -> Option<String> {
                 .into()
         }
         Lockdown::Requested if failures == 0 => return None,
-        Lockdown::Requested => {
-            format!("an agent was terminated while it compiled this policy ({failures} times)")
+        Lockdown::Requested if failures == 1 => {
+            "an agent was terminated while it compiled this policy; it is tested again later".into()
         }
+        Lockdown::Requested => format!(
+            "{failures} agents were terminated while they compiled this policy; change the policy"
+        ),
     })
 }
