@@ -174,7 +174,7 @@ impl FaultCase {
     /// If the client does not.
     pub fn check(&self, number: usize, proxies: &[&FaultProxy], subject: &mut dyn FaultSubject) {
         let FaultCase { name, requests, fault, reason } = *self;
-        until(name, "it is ready", || subject.unready_reasons().is_empty());
+        until_ready(name, "it is ready", subject);
         let before: Vec<usize> =
             proxies.iter().map(|proxy| proxy.requests(|_| true).len()).collect();
         let start = Instant::now();
@@ -208,14 +208,14 @@ impl FaultCase {
             proxy.heal();
         }
         if reason.is_none() {
-            until(name, "it notices nothing", || subject.unready_reasons().is_empty());
+            until_ready(name, "it notices nothing", subject);
         }
         // A client that noticed nothing has watches with the fault.
         if reason.is_none() || requests != Requests::Watches {
             proxies.iter().for_each(|proxy| proxy.cut());
         }
         until(name, "the change has arrived", || subject.has_arrived(number));
-        until(name, "it is ready again", || subject.unready_reasons().is_empty());
+        until_ready(name, "it is ready again", subject);
         assert!(subject.is_intact(), "{name}: something is missing after the fault");
     }
 }
@@ -232,6 +232,19 @@ fn check_rate(name: &str, proxy: &FaultProxy, before: usize, seconds: usize) {
     let most = MAX_FIRST_REQUESTS + MAX_REQUESTS_PER_SECOND * seconds;
     for (what, count) in counts {
         assert!(count <= most, "{name}: {count} requests for {what:?} in {seconds} s");
+    }
+}
+
+#[track_caller]
+fn until_ready(case: &str, what: &str, subject: &mut dyn FaultSubject) {
+    let start = Instant::now();
+    loop {
+        let reasons = subject.unready_reasons();
+        if reasons.is_empty() {
+            return;
+        }
+        assert!(start.elapsed() < TIMEOUT, "{case}: not within {TIMEOUT:?}: {what}: {reasons}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -21,8 +21,9 @@
 //!   Objects are removed only by a complete list, a DELETED event, or the absence of the kind's
 //!   definition.
 //! * Every request that follows a failure waits for a back-off, including the list after 410 Gone.
-//! * A watch without an event or bookmark for `watch_silence` is reported, and the follower lists
-//!   again. The report stays until a watch works. Bytes that complete no event do not count.
+//! * After a watch without an event or bookmark for `watch_silence`, the follower lists again and
+//!   opens a short watch. If that watch is silent as well, it is reported. The report stays until a
+//!   watch works. Bytes that complete no event do not count.
 //! * A watch resumes after a failure only if the API server has reached its version.
 
 mod events;
@@ -183,7 +184,8 @@ impl<S: ObjectSink> Follower<S> {
             ApiError::Reverted { .. } => false,
             _ => step == NextRequest::Compare,
         };
-        if is_repeated || !is_normal {
+        let must_report = if is_silent { self.is_probing } else { is_repeated || !is_normal };
+        if must_report {
             let problem = Some(self.problem(&error));
             let place = if is_list { &mut self.list_problem } else { &mut self.watch_problem };
             *place = problem;

@@ -145,6 +145,26 @@ fn a_silent_watch_is_reported_and_leads_to_lists_until_a_watch_delivers() {
 }
 
 #[test]
+fn one_silent_watch_leads_to_a_list_and_is_not_reported() {
+    let server = Server::start();
+    server.put("pods", "a", pod("10.0.0.1"));
+    server.send_bookmarks();
+    let mut watches = 0;
+    server.inject(move |request| {
+        watches += usize::from(request.is_watch());
+        (request.is_watch() && watches == 1).then(Reply::silence)
+    });
+    let silent = RetryPolicy { watch_silence: 300 * MS, ..policy() };
+    let mut client = Client::start(&server, silent);
+    client.until("the first list", |client| client.has(&["10.0.0.1"]));
+    server.put("pods", "a", pod("10.0.0.2"));
+    client.until("a list", |client| client.has(&["10.0.0.2"]));
+    server.put("pods", "a", pod("10.0.0.3"));
+    client.until("a working watch", |client| client.has(&["10.0.0.3"]));
+    assert_eq!(client.problems, [""; 0]);
+}
+
+#[test]
 fn every_list_after_410_waits_for_the_back_off() {
     let gone = || json!({"code": 410, "message": "too old resource version"});
     let error = json!({"type": "ERROR", "object": gone()});
