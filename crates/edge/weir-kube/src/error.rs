@@ -82,6 +82,14 @@ pub enum ApiError {
         /// The defect.
         message: String,
     },
+    /// The response exceeds the limit for its kind.
+    #[error("the API server's answer about {resource} is larger than {mebibytes} MiB")]
+    TooLarge {
+        /// The plural and the group.
+        resource: String,
+        /// The limit.
+        mebibytes: usize,
+    },
     /// A watch delivered no event and no bookmark.
     #[error("the watch of {resource} delivered nothing for {} s", after.as_secs_f64())]
     Silent {
@@ -133,7 +141,7 @@ impl ApiError {
             }
             ApiError::Absent { .. } => "check the name".into(),
             ApiError::Gone { .. } => "try again".into(),
-            ApiError::Refused { .. } | ApiError::Garbled { .. } => {
+            ApiError::Refused { .. } | ApiError::Garbled { .. } | ApiError::TooLarge { .. } => {
                 "try again; if the error persists, check the log of the API server".into()
             }
             ApiError::Silent { .. } | ApiError::Ended { .. } => {

@@ -115,11 +115,11 @@ async fn read_kind(
     let resource = spec.resource;
     let file = format!("cluster {}", resource.plural);
     for version in resource.versions {
-        let mut after: Option<String> = None;
+        let (mut after, mut limit) = (None::<String>, PAGE_SIZE);
         loop {
             step();
             let start = after.as_deref().map_or(PageStart::Latest, PageStart::After);
-            let page = wire::page_bytes(client, spec, version, PAGE_SIZE, start).await;
+            let page = wire::page_bytes(client, spec, version, &mut limit, start).await;
             let bytes = match page {
                 Ok(bytes) => bytes,
                 Err(ApiError::Missing { .. }) if after.is_none() => break,

@@ -51,7 +51,7 @@ impl<S: ObjectSink> Follower<S> {
     pub(super) async fn resume(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
         let start = PageStart::NotOlderThan(&self.position);
-        let bytes = wire::page_bytes(&client, &self.spec, self.served, 1, start).await?;
+        let bytes = wire::page_bytes(&client, &self.spec, self.served, &mut 1, start).await?;
         let page = ListPage::parse(&bytes, &self.spec, self.served, |_: Unread| ())?;
         if is_before(&page.resource_version, &self.position) {
             return Err(self.reverted().into());
@@ -124,10 +124,12 @@ impl<S: ObjectSink> Follower<S> {
         version: &str,
         start: PageStart<'_>,
     ) -> Result<ListPage<S::Item>, ApiError> {
-        let size = self.policy.page_size;
-        let bytes = wire::page_bytes(client, &self.spec, version, size, start).await?;
-        let counted = if let PageStart::After(_) = start { self.listed_bytes } else { 0 };
-        self.listed_bytes = counted + bytes.len() as u64;
+        if !matches!(start, PageStart::After(_)) {
+            (self.page_size, self.listed_bytes) = (self.policy.page_size, 0);
+        }
+        let bytes =
+            wire::page_bytes(client, &self.spec, version, &mut self.page_size, start).await?;
+        self.listed_bytes += bytes.len() as u64;
         ListPage::parse(&bytes, &self.spec, version, |object| self.sink.convert(object))
     }
 

@@ -72,6 +72,8 @@ pub(crate) struct Follower<S> {
     /// Set after a silence, until a watch works again.
     is_probing: bool,
     missing_since: Option<Instant>,
+    /// The most objects on a page of the current list.
+    page_size: u32,
     /// The size of the last list.
     listed_bytes: u64,
     /// When everything is compared with a new list.
@@ -135,6 +137,7 @@ impl<S: ObjectSink> Follower<S> {
             reported: None,
             is_probing: false,
             missing_since: None,
+            page_size: policy.page_size,
             listed_bytes: 0,
             compare_at: Instant::now(),
             definition: None,
@@ -193,7 +196,9 @@ impl<S: ObjectSink> Follower<S> {
         }
         self.is_probing |= is_silent;
         let must_list = match &error {
-            ApiError::Gone { .. } | ApiError::Garbled { .. } => step != NextRequest::Compare,
+            ApiError::Gone { .. } | ApiError::Garbled { .. } | ApiError::TooLarge { .. } => {
+                step != NextRequest::Compare
+            }
             ApiError::Missing { .. } | ApiError::Silent { .. } | ApiError::Reverted { .. } => true,
             ApiError::Ended { .. } => is_repeated,
             _ => step == NextRequest::List,

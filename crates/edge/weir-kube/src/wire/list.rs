@@ -15,8 +15,10 @@ use serde::{
 use super::{check_kind, request::answer};
 use crate::{ApiError, Revision, WatchSpec, WireObject};
 
-/// The largest page of a list.
-const MAX_PAGE_BYTES: usize = 512 << 20;
+/// The largest page of several objects.
+const MAX_PAGE_BYTES: usize = 32 << 20;
+/// The largest page of one object. Some servers ignore the limit and send the whole list.
+const MAX_LIST_BYTES: usize = 512 << 20;
 
 /// A page of a list that was parsed completely and is valid.
 #[derive(Debug)]
@@ -40,8 +42,24 @@ pub(crate) enum PageStart<'a> {
     After(&'a str),
 }
 
-/// The bytes of one page.
+/// The bytes of one page. While the page is too large, it is requested again with fewer objects, and
+/// the limit stays low.
 pub(crate) async fn page_bytes(
+    client: &Client,
+    spec: &WatchSpec,
+    version: &str,
+    limit: &mut u32,
+    start: PageStart<'_>,
+) -> Result<Vec<u8>, ApiError> {
+    loop {
+        match try_page(client, spec, version, *limit, start).await {
+            Err(ApiError::TooLarge { .. }) if *limit > 1 => *limit = (*limit / 4).max(1),
+            page => return page,
+        }
+    }
+}
+
+async fn try_page(
     client: &Client,
     spec: &WatchSpec,
     version: &str,
@@ -64,7 +82,8 @@ pub(crate) async fn page_bytes(
     }
     let path = spec.resource.path(version, &spec.namespace);
     let request = Request::new(path).list(&params);
-    answer(client, request, "list", &spec.resource.name(), MAX_PAGE_BYTES).await
+    let max_bytes = if limit > 1 { MAX_PAGE_BYTES } else { MAX_LIST_BYTES };
+    answer(client, request, "list", &spec.resource.name(), max_bytes).await
 }
 
 impl<T> ListPage<T> {

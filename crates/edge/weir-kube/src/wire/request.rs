@@ -109,8 +109,7 @@ async fn body(
 }
 
 pub(super) fn too_large(resource: &str, max_bytes: usize) -> ApiError {
-    let message = format!("it is larger than {} MiB", max_bytes >> 20);
-    ApiError::Garbled { resource: resource.into(), message }
+    ApiError::TooLarge { resource: resource.into(), mebibytes: max_bytes >> 20 }
 }
 
 /// The part of `metav1.Status` that is reported.

@@ -1,12 +1,38 @@
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
 use serde_json::json;
+use weir_cluster::Cluster;
+use weir_kube::RetryPolicy;
 use weir_model::{Key, PolicyKind};
 
 use crate::{
-    cluster, namespace, observer::Observer, pod, pod_key, pods_of, policies_of, policy, policy_id,
-    run_pod, running_at,
+    cluster, namespace,
+    observer::{self, Observer},
+    pod, pod_key, pods_of, policies_of, policy, policy_id, run_pod, running_at,
 };
+
+#[test]
+fn large_objects_are_listed_in_small_pages() {
+    const COUNT: usize = 26;
+    let cluster = Cluster::start().unwrap();
+    namespace(&cluster, "large", json!({}));
+    let peer = |block: u32| json!({"ipBlock": {"cidr": format!("{}/32", Ipv4Addr::from(block))}});
+    let peers: Vec<_> = (0..39_000).map(|number| peer(0x0a00_0000 + number)).collect();
+    let policies = (0..COUNT).map(|number| {
+        let mut large = policy(&format!("large-{number}"), "p1");
+        large["spec"]["ingress"] = json!([{"from": peers}]);
+        (policies_of("large"), large)
+    });
+    cluster.create_all(policies).unwrap();
+    let proxy = cluster.fault_proxy().unwrap();
+    let large_pages = RetryPolicy { page_size: 500, ..observer::policy() };
+    let mut seen = Observer::with(&proxy.access(cluster.admin()), large_pages);
+    seen.until_in_sync();
+    assert_eq!(seen.world.policies.len(), COUNT);
+    let lists = proxy.requests(|request| request.is_list() && request.is_of("networkpolicies"));
+    let limits: Vec<&str> = lists.iter().map(|list| &*list.query["limit"]).collect();
+    assert_eq!(limits, ["500", "125", "31", "7", "7", "7", "7"]);
+}
 
 #[test]
 fn all_objects_are_listed_in_pages() {
