@@ -3,8 +3,8 @@ use std::{collections::BTreeSet, io::Write, path::PathBuf};
 use clap::Args;
 use serde::Serialize;
 use weir_kube::ClusterKinds;
-use weir_model::{Finding, PodId, Verdict};
-use weir_reach::{Comparison, ConnectionChange, spell, with_pods_of};
+use weir_model::{Finding, IpFamily, Pod, PodId, PortRange, Verdict, World};
+use weir_reach::{Comparison, Connection, ConnectionChange, Reach, ReachState, spell};
 
 use crate::{
     exit::Exit,
@@ -15,9 +15,10 @@ use crate::{
 
 /// Show which connections a change of manifests opens and closes
 ///
-/// Pods are compared by namespace and name. The comparison covers every pod, address and port that
-/// a rule of either side distinguishes. A pod that only NEW has is treated as if OLD had it too.
-/// Exit status 1 if there is a difference.
+/// Compares the pods that both sides have, by namespace and name, for every address and port that a
+/// rule of either side distinguishes. For pods that only NEW has, it lists what they can reach and
+/// what can reach them; for pods that only OLD has, what they could reach and what could reach
+/// them. Exit status 1 if any connection is opened or closed, in any of these lists.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
@@ -67,23 +68,31 @@ impl DiffCommand {
         let (old, new) = (old.complete(), new.complete());
         let (old, new) = (old?, new?);
         let findings: BTreeSet<Finding> = old.findings.into_iter().chain(new.findings).collect();
-        let gone: Vec<PodId> =
-            old.world.pods.keys().filter(|id| !new.world.pods.contains_key(*id)).cloned().collect();
-        let (before, added) = with_pods_of(old.world, &new.world);
-        let (before, after) = (source::compile(before), source::compile(new.world));
+        let (before, after) = (source::compile(old.world), source::compile(new.world));
         let mut owners = old.owners;
         owners.extend(new.owners);
         let mut progress = Progress::new("comparing");
         let changes = Comparison::new(&before, &after)
             .changes(&owners, |done, all| progress.report(done, all));
+        let mut only_in = |state: &ReachState, other: &World| {
+            let mut pods = PodsOfOneSide::new(&state.world, other);
+            if !pods.pods.is_empty() {
+                let selected = |id: &PodId| pods.pods.contains(id);
+                let report = |done, all| progress.report(done, all);
+                pods.connections = state.connections(selected, Reach::Any, &owners, report);
+            }
+            pods
+        };
+        let added = only_in(&after, &before.world);
+        let removed = only_in(&before, &after.world);
         drop(progress);
         let findings = Vec::from_iter(findings);
-        let diff = PolicyDiff { changes, added, gone, findings };
+        let diff = PolicyDiff { changes, added, removed, findings };
         match self.output.structured() {
             Some(form) => present::value(out, form, &DiffOutput::from(&diff))?,
             None => present::diff::write(out, &diff)?,
         }
-        Ok(Exit::when(diff.changes.is_empty()))
+        Ok(Exit::when(diff.is_empty()))
     }
 }
 
@@ -91,21 +100,88 @@ impl DiffCommand {
 pub(crate) struct PolicyDiff {
     /// The changed connections, openings first.
     pub(crate) changes: Vec<ConnectionChange>,
-    /// Pods that only the new side has.
-    pub(crate) added: Vec<PodId>,
-    /// Pods that only the old side has; they are not compared.
-    pub(crate) gone: Vec<PodId>,
+    /// The pods that only the new side has.
+    pub(crate) added: PodsOfOneSide,
+    /// The pods that only the old side has.
+    pub(crate) removed: PodsOfOneSide,
     /// The findings from reading both sides.
     findings: Vec<Finding>,
+}
+
+impl PolicyDiff {
+    /// Whether no connection is opened or closed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.added.is_closed() && self.removed.is_closed()
+    }
+}
+
+/// The pods that only one side has.
+#[derive(Default)]
+pub(crate) struct PodsOfOneSide {
+    /// The pods with an address of their own.
+    pub(crate) pods: BTreeSet<PodId>,
+    /// The pods in the network of their node. Policies apply to the node and not to them.
+    pub(crate) host_network: BTreeSet<PodId>,
+    /// The open connections from and to the pods, on the side that has them.
+    pub(crate) connections: Vec<Connection>,
+}
+
+impl PodsOfOneSide {
+    /// The pods of a world that another world does not have, without their connections.
+    fn new(world: &World, other: &World) -> Self {
+        let only_here = |is_there: fn(&Pod) -> bool| -> BTreeSet<PodId> {
+            let here = world.pods.values().filter(|pod| is_there(pod));
+            let here = here.filter(|pod| !other.pods.get(&pod.id).is_some_and(is_there));
+            here.map(|pod| pod.id.clone()).collect()
+        };
+        PodsOfOneSide {
+            pods: only_here(|pod| !pod.own_addresses().is_empty()),
+            host_network: only_here(|pod| !pod.node_addresses().is_empty()),
+            connections: Vec::new(),
+        }
+    }
+
+    /// Whether the pods have no connections. Policies never close those of host network pods.
+    fn is_closed(&self) -> bool {
+        self.connections.is_empty() && self.host_network.is_empty()
+    }
 }
 
 #[derive(Serialize)]
 struct DiffOutput<'a> {
     opened: Vec<Entry<'a>>,
     closed: Vec<Entry<'a>>,
-    added: Vec<String>,
-    gone: Vec<String>,
+    added: AddedOutput<'a>,
+    removed: RemovedOutput<'a>,
     findings: Vec<present::findings::FindingJson>,
+}
+
+#[derive(Serialize)]
+struct AddedOutput<'a> {
+    #[serde(flatten)]
+    pods: PodsOutput,
+    opened: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct RemovedOutput<'a> {
+    #[serde(flatten)]
+    pods: PodsOutput,
+    closed: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodsOutput {
+    pods: Vec<String>,
+    host_network_pods: Vec<String>,
+}
+
+impl From<&PodsOfOneSide> for PodsOutput {
+    fn from(side: &PodsOfOneSide) -> Self {
+        let names = |pods: &BTreeSet<PodId>| pods.iter().map(PodId::to_string).collect();
+        PodsOutput { pods: names(&side.pods), host_network_pods: names(&side.host_network) }
+    }
 }
 
 #[derive(Serialize)]
@@ -117,24 +193,33 @@ struct Entry<'a> {
     family: Option<String>,
 }
 
+impl<'a> Entry<'a> {
+    fn new(
+        from: &'a [String],
+        to: &'a [String],
+        ports: &[PortRange],
+        family: Option<IpFamily>,
+    ) -> Self {
+        Entry { from, to, ports: spell(ports), family: family.map(|family| family.to_string()) }
+    }
+}
+
 impl<'a> From<&'a PolicyDiff> for DiffOutput<'a> {
     fn from(diff: &'a PolicyDiff) -> Self {
-        let of = |verdict| {
+        let changed = |verdict| {
             let some = diff.changes.iter().filter(move |change| change.now == verdict);
-            let entry = |change: &'a ConnectionChange| Entry {
-                from: &change.from,
-                to: &change.to,
-                ports: spell(&change.ports),
-                family: change.family.map(|family| family.to_string()),
-            };
-            some.map(entry).collect()
+            some.map(|c| Entry::new(&c.from, &c.to, &c.ports, c.family)).collect()
         };
-        let words = |pods: &[PodId]| pods.iter().map(PodId::to_string).collect();
+        let connections = |side: &'a PodsOfOneSide| {
+            let all = side.connections.iter();
+            all.map(|c| Entry::new(&c.from, &c.to, &c.ports, c.family)).collect()
+        };
+        let PolicyDiff { added, removed, .. } = diff;
         DiffOutput {
-            opened: of(Verdict::Allow),
-            closed: of(Verdict::Deny),
-            added: words(&diff.added),
-            gone: words(&diff.gone),
+            opened: changed(Verdict::Allow),
+            closed: changed(Verdict::Deny),
+            added: AddedOutput { pods: added.into(), opened: connections(added) },
+            removed: RemovedOutput { pods: removed.into(), closed: connections(removed) },
             findings: present::findings::to_json(&diff.findings),
         }
     }

@@ -5,6 +5,7 @@
 //! clean, 1 means no or findings, 2 means failure.
 
 mod agent;
+mod apply;
 mod args;
 mod budget;
 mod clusters;

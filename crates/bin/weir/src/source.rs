@@ -11,7 +11,7 @@ use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
-use weir_model::{Change, Finding, Name, Object, ObjectRef, PodId, PolicyId, Severity, World};
+use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, Severity, World};
 use weir_reach::ReachState;
 use weir_source::LoadError;
 
@@ -122,26 +122,6 @@ impl Loaded {
     pub(crate) fn complete(self) -> Result<Self, Failure> {
         present::findings::print_relevant(self.findings.iter().chain(&self.missing));
         if self.missing.is_empty() { Ok(self) } else { Err(incomplete()) }
-    }
-
-    /// The world with these manifests applied to it. Other objects stay.
-    pub(crate) fn with(&self, manifests: Loaded) -> Loaded {
-        let mut world = self.world.clone();
-        for change in manifests.world.changes() {
-            // A namespace that other objects only refer to has no known labels.
-            let is_reference = matches!(&change, Change::Put(Object::Namespace(namespace))
-                if namespace.location.is_none() && world.namespaces.contains_key(&namespace.name));
-            if !is_reference {
-                world.apply(change);
-            }
-        }
-        let mut owners = self.owners.clone();
-        owners.extend(manifests.owners);
-        let mut workloads = self.workloads.clone();
-        workloads.extend(manifests.workloads);
-        let mut generated_for = self.generated_for.clone();
-        generated_for.extend(manifests.generated_for);
-        Loaded { world, owners, workloads, generated_for, ..manifests }
     }
 
     /// Fails for a namespace that does not occur in the input.

@@ -1,15 +1,15 @@
 //! The connections that a change opens and closes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
-use weir_model::{IpFamily, PodId, PortRange, Verdict, World};
+use weir_model::{IpFamily, PodId, PortRange, Verdict};
 
 use crate::{
     ReachState,
-    evaluator::{EndClass, Evaluator},
-    name::{PodNames, networks},
-    outside::OutsideClass,
-    partition::{Partition, ReachEnd},
+    ends::{Ends, MergedConnections},
+    evaluator::Evaluator,
+    name::PodNames,
+    partition::Partition,
     port::union,
     port_set::PortSetId,
 };
@@ -36,9 +36,6 @@ pub struct Comparison<'a> {
     partition: Partition,
 }
 
-/// The index of a pod group, or of an outside class after all groups.
-type EndIndex = u32;
-
 /// A way to change: the new verdict, the family, the ports.
 type FlowChange = (Verdict, Option<IpFamily>, Vec<PortRange>);
 
@@ -48,8 +45,8 @@ impl<'a> Comparison<'a> {
         Comparison { old, new, partition: Partition::new(&[old, new]) }
     }
 
-    /// Everything that the change opens and closes, openings first. Reports the progress as `(done,
-    /// all)`.
+    /// Everything that the change opens and closes for the pods that both states have, openings
+    /// first. Reports the progress as `(done, all)`.
     pub fn changes(
         &self,
         owners: &BTreeMap<PodId, String>,
@@ -57,14 +54,14 @@ impl<'a> Comparison<'a> {
     ) -> Vec<ConnectionChange> {
         let Partition { groups, outside, slices } = &self.partition;
         let mut evaluator = Evaluator::new(&[self.old, self.new], slices);
-        let classes = self.classes(&mut evaluator);
+        let pods = groups.iter().map(|group| group.pods.iter().collect()).collect();
+        let ends = Ends { groups: pods, outside };
+        let classes = ends.classes(&mut evaluator);
         let differs = |at: usize| {
             if at < groups.len() { groups[at].differs } else { outside[at - groups.len()].differs }
         };
-        // First group the sources that change alike towards one destination, then the destinations
-        // that the same sources change towards.
         let mut kinds = FlowChanges::default();
-        let mut sources: BTreeMap<(usize, EndIndex), Vec<EndIndex>> = BTreeMap::new();
+        let mut merged = MergedConnections::default();
         for (from, source) in classes.iter().enumerate() {
             progress(from, classes.len());
             for (to, target) in classes.iter().enumerate() {
@@ -74,21 +71,17 @@ impl<'a> Comparison<'a> {
                 }
                 let Some(open) = evaluator.open(source, target) else { continue };
                 for kind in kinds.between(&evaluator, open) {
-                    sources.entry((*kind, to as EndIndex)).or_default().push(from as EndIndex);
+                    merged.add(*kind, from, to);
                 }
             }
         }
         progress(classes.len(), classes.len());
-        let mut merged: BTreeMap<(usize, Vec<EndIndex>), Vec<EndIndex>> = BTreeMap::new();
-        for ((kind, to), from) in sources {
-            merged.entry((kind, from)).or_default().push(to);
-        }
         let names = PodNames::new(groups.iter().flat_map(|group| &group.pods), owners);
         let mut changes: Vec<ConnectionChange> = merged
-            .into_iter()
-            .map(|((kind, from), to)| {
+            .finish()
+            .map(|(kind, from, to)| {
                 let (now, family, ports) = kinds.all[kind].clone();
-                let (from, to) = (self.names(&names, &from), self.names(&names, &to));
+                let (from, to) = (ends.names(&names, &from), ends.names(&names, &to));
                 ConnectionChange { now, from, to, ports, family }
             })
             .collect();
@@ -97,26 +90,6 @@ impl<'a> Comparison<'a> {
                 .cmp(&(two.now, &two.to, &two.from, &two.ports, two.family))
         });
         changes
-    }
-
-    /// All ends: pod groups first, then the outside classes.
-    fn classes<'s>(&'s self, evaluator: &mut Evaluator<'s>) -> Vec<EndClass<'s>> {
-        let groups = self.partition.groups.iter();
-        let groups = groups.map(|group| group.pods.iter().map(ReachEnd::Pod).collect());
-        let outside = self.partition.outside.iter().map(|class| vec![ReachEnd::Outside(class)]);
-        groups.chain(outside).map(|ends: Vec<ReachEnd<'s>>| evaluator.class(ends)).collect()
-    }
-
-    fn names(&self, names: &PodNames<'_>, ends: &[EndIndex]) -> Vec<String> {
-        let Partition { groups, outside, .. } = &self.partition;
-        let ends: Vec<usize> = ends.iter().map(|at| *at as usize).collect();
-        let pods: BTreeSet<&PodId> =
-            ends.iter().filter_map(|at| groups.get(*at)).flat_map(|group| &group.pods).collect();
-        let classes: Vec<&OutsideClass> =
-            ends.iter().filter_map(|at| outside.get(at.checked_sub(groups.len())?)).collect();
-        let mut words = if pods.is_empty() { Vec::new() } else { names.pods(&pods) };
-        words.extend(networks(&classes, outside));
-        words
     }
 }
 
@@ -181,18 +154,4 @@ impl FlowChanges {
         }
         kinds
     }
-}
-
-/// Adds the pods that only the new world has to the old one, with their namespaces. Returns the
-/// added pods too.
-pub fn with_pods_of(mut old: World, new: &World) -> (World, Vec<PodId>) {
-    let added: Vec<PodId> =
-        new.pods.keys().filter(|id| !old.pods.contains_key(*id)).cloned().collect();
-    for pod in added.iter().filter_map(|id| new.pods.get(id)) {
-        old.pods.insert(pod.id.clone(), pod.clone());
-        if let Some(namespace) = new.namespaces.get(&pod.id.namespace) {
-            old.namespaces.entry(namespace.name.clone()).or_insert_with(|| namespace.clone());
-        }
-    }
-    (old, added)
 }

@@ -134,6 +134,12 @@ impl<'a> Evaluator<'a> {
         [all, any]
     }
 
+    /// The slices in a port set.
+    pub(crate) fn slices_in(&self, ports: PortSetId) -> Vec<PortRange> {
+        let PortSets { slices, sets, .. } = &self.port_sets;
+        sets[ports as usize].iter().map(|at| slices[at]).collect()
+    }
+
     /// The slices that are in one port set and not in the other.
     pub(crate) fn difference(&self, one: PortSetId, other: PortSetId) -> Vec<PortRange> {
         let PortSets { slices, sets, .. } = &self.port_sets;

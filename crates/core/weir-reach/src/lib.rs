@@ -8,13 +8,16 @@
 //!                                  ├──► Partition ──────┤ outside  addresses that no rule distinguishes
 //!  State, a second one (diff)      ┘                    └ slices   ports that no rule distinguishes
 //!
-//!  Partition ──► Evaluator ──► MatrixQuery::evaluate (one state), Comparison::changes (two states)
+//!  Partition ──► Evaluator ──► MatrixQuery::evaluate, ReachState::connections (one state)
+//!                              Comparison::changes (two states)
 //! ```
 //!
 //! *Invariant*: the verdict for one member of a pod group, address class and port slice holds for
 //! all of its members, in every state that the partition was computed from.
 
 mod comparison;
+mod connection;
+mod ends;
 mod evaluator;
 mod fold;
 mod indexed_chain;
@@ -29,7 +32,8 @@ mod port_query;
 mod port_set;
 mod view;
 
-pub use comparison::{Comparison, ConnectionChange, with_pods_of};
+pub use comparison::{Comparison, ConnectionChange};
+pub use connection::{Connection, Reach};
 pub use matrix::{Cell, Coverage, Matrix, MatrixQuery};
 pub use port::{phrase, spell};
 pub use port_query::PortQuery;

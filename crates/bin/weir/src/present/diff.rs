@@ -1,60 +1,96 @@
 //! The connections that a change opens and closes, as text.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
-use weir_model::{PodId, Verdict};
-use weir_reach::{ConnectionChange, phrase};
+use anstyle::Style;
+use weir_model::{IpFamily, PodId, PortRange, Verdict};
+use weir_reach::phrase;
 
 use super::{
     count,
     style::{BAD, FAINT, GOOD, Painted},
     table::{self, Cell},
 };
-use crate::diff::PolicyDiff;
+use crate::diff::{PodsOfOneSide, PolicyDiff};
 
 /// The maximum number of names to print.
 const MAX_NAMES: usize = 4;
 
-/// Writes the opened and closed connections, and the added and removed pods.
+/// The sign and the style of opened and closed connections.
+const OPENED: (&str, Style) = ("+", GOOD);
+const CLOSED: (&str, Style) = ("-", BAD);
+
+/// Writes the opened and closed connections, then those of the added and removed pods.
 pub(crate) fn write(out: &mut dyn Write, diff: &PolicyDiff) -> io::Result<()> {
-    for (verdict, word, style, sign) in
-        [(Verdict::Allow, "opened", GOOD, "+"), (Verdict::Deny, "closed", BAD, "-")]
+    for (verdict, word, kind) in
+        [(Verdict::Allow, "opened", OPENED), (Verdict::Deny, "closed", CLOSED)]
     {
-        let changes: Vec<&ConnectionChange> =
-            diff.changes.iter().filter(|c| c.now == verdict).collect();
-        if changes.is_empty() {
-            continue;
+        let changes = diff.changes.iter().filter(|change| change.now == verdict);
+        let rows: Vec<Vec<Cell>> =
+            changes.map(|c| row(kind, &c.from, &c.to, &c.ports, c.family)).collect();
+        if !rows.is_empty() {
+            writeln!(out, "{}", Painted(kind.1, word))?;
+            table::write(out, 2, &rows)?;
         }
-        writeln!(out, "{}", Painted(style, word))?;
-        let rows: Vec<Vec<Cell>> = changes
-            .iter()
-            .map(|change| {
-                let family = change.family.map(|family| format!(" ({family} only)"));
-                vec![
-                    Cell::new(sign, style),
-                    abbreviated(&change.from).into(),
-                    "→".into(),
-                    abbreviated(&change.to).into(),
-                    format!("{}{}", phrase(&change.ports), family.unwrap_or_default()).into(),
-                ]
-            })
-            .collect();
-        table::write(out, 2, &rows)?;
     }
-    if diff.changes.is_empty() {
+    if diff.is_empty() {
         writeln!(out, "no connection is opened or closed")?;
     }
-    note(out, &diff.added, "added")?;
-    note(out, &diff.gone, "removed, not compared")
+    write_pods(out, &diff.added, "added", OPENED)?;
+    write_pods(out, &diff.removed, "removed", CLOSED)
 }
 
-fn note(out: &mut dyn Write, pods: &[PodId], what: &str) -> io::Result<()> {
-    if pods.is_empty() {
-        return Ok(());
+fn write_pods(
+    out: &mut dyn Write,
+    side: &PodsOfOneSide,
+    what: &str,
+    kind: (&str, Style),
+) -> io::Result<()> {
+    if !side.pods.is_empty() {
+        let text = listed(&side.pods, "pod", what);
+        let rows: Vec<Vec<Cell>> = side
+            .connections
+            .iter()
+            .map(|c| row(kind, &c.from, &c.to, &c.ports, c.family))
+            .collect();
+        if rows.is_empty() {
+            writeln!(out, "{}", Painted(FAINT, format!("{text} (no open connections)")))?;
+        } else {
+            writeln!(out, "{}", Painted(kind.1, text))?;
+        }
+        table::write(out, 2, &rows)?;
     }
+    if !side.host_network.is_empty() {
+        let text = listed(&side.host_network, "host network pod", what);
+        let text = format!("{text} (no policy applies to host network pods)");
+        writeln!(out, "{}", Painted(kind.1, text))?;
+    }
+    Ok(())
+}
+
+fn row(
+    (sign, style): (&str, Style),
+    from: &[String],
+    to: &[String],
+    ports: &[PortRange],
+    family: Option<IpFamily>,
+) -> Vec<Cell> {
+    let family = family.map(|family| format!(" ({family} only)")).unwrap_or_default();
+    vec![
+        Cell::new(sign, style),
+        abbreviated(from).into(),
+        "→".into(),
+        abbreviated(to).into(),
+        format!("{}{family}", phrase(ports)).into(),
+    ]
+}
+
+fn listed(pods: &BTreeSet<PodId>, noun: &str, what: &str) -> String {
     let words: Vec<String> = pods.iter().map(PodId::to_string).collect();
-    let text = format!("{} {what}: {}", count(pods.len(), "pod"), abbreviated(&words));
-    writeln!(out, "{}", Painted(FAINT, text))
+    format!("{} {what}: {}", count(pods.len(), noun), abbreviated(&words))
 }
 
 fn abbreviated(words: &[String]) -> String {

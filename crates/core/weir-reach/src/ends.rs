@@ -1,0 +1,72 @@
+//! The ends of connections by index, and connections merged for display.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_model::PodId;
+
+use crate::{
+    evaluator::{EndClass, Evaluator},
+    name::{PodNames, networks},
+    outside::OutsideClass,
+    partition::ReachEnd,
+};
+
+/// The index of a pod group, or of an outside class after all groups.
+pub(crate) type EndIndex = u32;
+
+/// Pod groups, and the outside classes after them.
+pub(crate) struct Ends<'a> {
+    /// Pods that no rule distinguishes; no group is empty.
+    pub(crate) groups: Vec<Vec<&'a PodId>>,
+    /// Addresses that belong to no pod.
+    pub(crate) outside: &'a [OutsideClass],
+}
+
+impl<'a> Ends<'a> {
+    /// The classes to evaluate, by index.
+    pub(crate) fn classes(&self, evaluator: &mut Evaluator<'a>) -> Vec<EndClass<'a>> {
+        let mut classes = Vec::with_capacity(self.groups.len() + self.outside.len());
+        for group in &self.groups {
+            classes.push(evaluator.class(group.iter().copied().map(ReachEnd::Pod)));
+        }
+        for class in self.outside {
+            classes.push(evaluator.class([ReachEnd::Outside(class)]));
+        }
+        classes
+    }
+
+    /// Short names for some ends.
+    pub(crate) fn names(&self, names: &PodNames<'_>, ends: &[EndIndex]) -> Vec<String> {
+        let ends = || ends.iter().map(|at| *at as usize);
+        let pods: BTreeSet<&PodId> =
+            ends().filter_map(|at| self.groups.get(at)).flatten().copied().collect();
+        let outside = ends().filter_map(|at| self.outside.get(at.checked_sub(self.groups.len())?));
+        let outside: Vec<&OutsideClass> = outside.collect();
+        let mut words = if pods.is_empty() { Vec::new() } else { names.pods(&pods) };
+        words.extend(networks(&outside, self.outside));
+        words
+    }
+}
+
+/// Connections of several kinds. It merges the sources that have one kind of connection to a
+/// destination, then the destinations with the same sources.
+#[derive(Default)]
+pub(crate) struct MergedConnections {
+    sources: BTreeMap<(usize, EndIndex), Vec<EndIndex>>,
+}
+
+impl MergedConnections {
+    /// Adds a connection. The sources must arrive in order.
+    pub(crate) fn add(&mut self, kind: usize, from: usize, to: usize) {
+        self.sources.entry((kind, to as EndIndex)).or_default().push(from as EndIndex);
+    }
+
+    /// The merged connections: kind, sources, destinations.
+    pub(crate) fn finish(self) -> impl Iterator<Item = (usize, Vec<EndIndex>, Vec<EndIndex>)> {
+        let mut merged: BTreeMap<(usize, Vec<EndIndex>), Vec<EndIndex>> = BTreeMap::new();
+        for ((kind, to), from) in self.sources {
+            merged.entry((kind, from)).or_default().push(to);
+        }
+        merged.into_iter().map(|((kind, from), to)| (kind, from, to))
+    }
+}
