@@ -6,7 +6,7 @@ use std::{
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_agent::{AgentError, AgentOptions, Source, Sysctls};
 use weir_datapath::{Datapath, Drops, Established, Mode};
-use weir_kube::{Access, RetryPolicy};
+use weir_kube::{Access, ApiError, RetryPolicy};
 use weir_model::Verdict;
 
 use crate::{
@@ -268,6 +268,14 @@ impl AgentCommand {
         let source = self.source.as_deref().unwrap_or(Path::new(""));
         if source == Path::new("kube") {
             let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
+            // Fail now if a kubeconfig is unusable. Later, an unreadable file may be one that is
+            // being replaced.
+            if let Err(error @ (ApiError::Kubeconfig { .. } | ApiError::NoKubeconfig)) =
+                access.check()
+            {
+                let hint = error.hint();
+                return Err(Failure::new(error, hint));
+            }
             return Ok(Source::Kube(access));
         }
         if self.kubeconfig.is_some() || self.context.is_some() {

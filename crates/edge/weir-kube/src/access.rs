@@ -61,9 +61,15 @@ impl Access {
         Access { direct: Some(direct), ..Access::default() }
     }
 
+    /// Reads the kubeconfig, if there is one, without connecting.
+    pub fn check(&self) -> Result<(), ApiError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(self.config()).map(|_| ())
+    }
+
     /// Connects. The client has no request timeout, because a watch stays open for minutes.
     pub(crate) async fn client(&self) -> Result<Client, ApiError> {
-        let config = self.config().await?;
+        let (config, context) = self.config().await?;
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {
                 tracing::warn!(
@@ -74,10 +80,16 @@ impl Access {
                 );
             });
         }
-        client::build(config).map_err(ApiError::from_client)
+        let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
+        let server = match context {
+            Some(context) => format!("{} (context {context})", config.cluster_url),
+            None => config.cluster_url.to_string(),
+        };
+        client::build(config, server).map_err(|error| ApiError::from_client(error, plugin))
     }
 
-    async fn config(&self) -> Result<Config, ApiError> {
+    /// The configuration of a client, and the context that it is from.
+    async fn config(&self) -> Result<(Config, Option<String>), ApiError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
         let kubeconfig = match (&self.direct, &self.kubeconfig) {
             (Some(direct), _) => Ok(direct.kubeconfig()),
@@ -86,27 +98,52 @@ impl Access {
         };
         let is_explicit = self.kubeconfig.is_some() || self.context.is_some();
         match kubeconfig {
-            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .map_err(|source| self.unusable(source)),
-            Err(_) if !is_explicit && is_in_cluster() => match account_folder() {
-                None => Config::incluster().map_err(|source| ApiError::Pod(source.into())),
-                Some(folder) => {
-                    let pod = account_kubeconfig(&folder)
-                        .map_err(|source| ApiError::Pod(source.into()))?;
-                    let config = Config::from_custom_kubeconfig(pod, &options).await;
-                    config.map_err(|source| ApiError::Pod(source.into()))
+            Ok(kubeconfig) => {
+                let context = self.context.clone().or(kubeconfig.current_context.clone());
+                if let Some(context) = &context {
+                    self.check_context(&kubeconfig, context)?;
                 }
-            },
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                let config = config.map_err(|source| self.unusable(source))?;
+                Ok((config, context.filter(|_| self.direct.is_none())))
+            }
+            Err(_) if !is_explicit && is_in_cluster() => {
+                let config = match account_folder() {
+                    None => Config::incluster().map_err(|source| ApiError::Pod(source.into())),
+                    Some(folder) => {
+                        let pod = account_kubeconfig(&folder)
+                            .map_err(|source| ApiError::Pod(source.into()))?;
+                        let config = Config::from_custom_kubeconfig(pod, &options).await;
+                        config.map_err(|source| ApiError::Pod(source.into()))
+                    }
+                };
+                Ok((config?, None))
+            }
             Err(source) => Err(self.unusable(source)),
         }
     }
 
-    fn unusable(&self, source: KubeconfigError) -> ApiError {
-        let path = match &self.kubeconfig {
+    fn check_context(&self, kubeconfig: &Kubeconfig, wanted: &str) -> Result<(), ApiError> {
+        let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
+        if names.contains(&wanted) {
+            return Ok(());
+        }
+        let message = match names.as_slice() {
+            [] => format!("it has no context {wanted}, and no other"),
+            names => format!("it has no context {wanted}, only {}", names.join(", ")),
+        };
+        Err(ApiError::Kubeconfig { path: self.path(), source: message.into() })
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        match &self.kubeconfig {
             Some(path) => Some(path.clone()),
             None => env::var_os("KUBECONFIG").map(PathBuf::from),
-        };
+        }
+    }
+
+    fn unusable(&self, source: KubeconfigError) -> ApiError {
+        let path = self.path();
         match source {
             KubeconfigError::FindPath => ApiError::NoKubeconfig,
             KubeconfigError::ReadConfig(why, _)
@@ -114,7 +151,15 @@ impl Access {
             {
                 ApiError::NoKubeconfig
             }
-            source => ApiError::Kubeconfig { path, source: source.into() },
+            KubeconfigError::ReadConfig(why, _) => {
+                ApiError::Kubeconfig { path, source: why.into() }
+            }
+            // The parser draws the line of an error below its message.
+            source => {
+                let message = source.to_string();
+                let message = message.lines().next().unwrap_or_default();
+                ApiError::Kubeconfig { path, source: message.into() }
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use hyper_util::{
 use kube::{Client, Config, client::ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-use crate::{Access, ApiError};
+use crate::{Access, ApiError, error::innermost};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +119,9 @@ impl ApiClient {
 
 /// The client of kube-rs with two differences. TCP keepalive detects a dead peer, which a silent
 /// watch alone does not. There is no retry layer.
-pub(crate) fn build(mut config: Config) -> Result<Client, kube::Error> {
+///
+/// Errors of connections name the server.
+pub(crate) fn build(mut config: Config, server: String) -> Result<Client, kube::Error> {
     config.default_retry = false;
     if config.proxy_url.is_some() {
         // Fails with an error that explains which proxies are unsupported.
@@ -137,7 +139,9 @@ pub(crate) fn build(mut config: Config) -> Result<Client, kube::Error> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
+        .map_err(move |error: legacy::Error| -> BoxError {
+            format!("{server}: {}", innermost(&error)).into()
+        })
         .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
     Ok(Client::new(service, config.default_namespace))
 }

@@ -161,9 +161,13 @@ impl ApiError {
         }
     }
 
-    /// An error from building a client.
-    pub(crate) fn from_client(error: kube::Error) -> Self {
-        ApiError::Credentials(innermost(error))
+    /// An error from building a client, with the program of the kubeconfig that gets credentials.
+    pub(crate) fn from_client(error: kube::Error, plugin: Option<String>) -> Self {
+        let cause = innermost(&error);
+        ApiError::Credentials(match plugin {
+            Some(plugin) => format!("{plugin}: {cause}").into(),
+            None => cause,
+        })
     }
 
     /// An error of kube's typed client, with the request that it answers.
@@ -175,7 +179,7 @@ impl ApiError {
                 ApiError::from_status(status.code, &status.message, verb, resource, retry_after)
             }
             kube::Error::Auth(source) => ApiError::Credentials(source.into()),
-            error => ApiError::Unreachable(innermost(error)),
+            error => ApiError::Unreachable(innermost(&error)),
         }
     }
 
@@ -206,9 +210,18 @@ impl ApiError {
         io::Error::new(io::ErrorKind::TimedOut, message).into()
     }
 
-    /// Whether a new client could help, because it reads credentials and certificates again.
+    /// Whether a new client could help, because it reads the kubeconfig, credentials and
+    /// certificates again.
     pub(crate) fn is_about_access(&self) -> bool {
-        matches!(self, ApiError::Unauthorized | ApiError::Unreachable(_) | ApiError::Credentials(_))
+        matches!(
+            self,
+            ApiError::NoKubeconfig
+                | ApiError::Kubeconfig { .. }
+                | ApiError::Pod(_)
+                | ApiError::Unauthorized
+                | ApiError::Unreachable(_)
+                | ApiError::Credentials(_)
+        )
     }
 
     /// The wait that the API server demands before the next request.
@@ -228,13 +241,13 @@ impl ApiError {
 
 impl From<io::Error> for ApiError {
     fn from(error: io::Error) -> Self {
-        ApiError::Unreachable(innermost(error))
+        ApiError::Unreachable(innermost(&error))
     }
 }
 
 /// The last error of the chain. The others only state that there is a cause.
-fn innermost(error: impl Error + Send + Sync + 'static) -> BoxError {
-    let mut cause: &dyn Error = &error;
+pub(crate) fn innermost(error: &(dyn Error + 'static)) -> BoxError {
+    let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }

@@ -49,6 +49,19 @@ fn only_iptables_accepts_forwarded_packets() {
 }
 
 #[test]
+fn an_agent_with_an_unusable_kubeconfig_ends_with_one_error() {
+    for datapath in ["nftables", "opflex"] {
+        let command = "agent --source kube --node n1 --kubeconfig nowhere --datapath";
+        let output = weir(&format!("{command} {datapath}"));
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&output.stderr);
+        let expected = "error: cannot use the kubeconfig nowhere: No such file or directory";
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(text.matches("nowhere").count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn debug_lines_appear_only_at_level_debug() {
     // A folder is no source for opflex, so the agent starts its log, fails and exits.
     for (command, expected) in [

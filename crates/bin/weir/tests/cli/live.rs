@@ -245,7 +245,33 @@ fn an_unusable_kubeconfig_is_an_error() {
     };
     let kubeconfig = unreachable.write_kubeconfig(folder.path()).unwrap();
     let other = stderr(&weir("lint --context other", &kubeconfig));
-    assert!(other.contains("failed to load current context: other\nhint: "), "{other}");
+    assert!(other.contains(": it has no context other, only test\nhint: "), "{other}");
+    // Without a CA certificate, so that nothing fails before the connection.
+    let user = |user: serde_json::Value| {
+        let server = serde_json::json!({"server": "http://127.0.0.1:1"});
+        let config = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": server}],
+            "users": [{"name": "test", "user": user}],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        stderr(&weir("lint", &kubeconfig))
+    };
+    let refused = user(serde_json::json!({}));
+    let server = "error: cannot reach the API server: http://127.0.0.1:1/ (context test): ";
+    assert!(refused.starts_with(server) && refused.contains("refused"), "{refused}");
+    let plugin = user(serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "no-such-plugin",
+        "interactiveMode": "Never",
+    }}));
+    let program = "error: cannot get credentials for the API server: no-such-plugin: No such file";
+    assert!(plugin.starts_with(program), "{plugin}");
     std::fs::write(&kubeconfig, "not: [a kubeconfig").unwrap();
-    assert_eq!(weir("lint", &kubeconfig).status.code(), Some(2));
+    let broken = weir("lint", &kubeconfig);
+    assert_eq!(broken.status.code(), Some(2));
+    assert_eq!(stderr(&broken).lines().count(), 2, "an error and a hint: {}", stderr(&broken));
 }
