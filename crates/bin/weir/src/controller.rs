@@ -41,7 +41,7 @@ use crate::{
 pub(crate) struct ControllerCommand {
     /// The controllers to run
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required_unless_present = "cleanup")]
-    enable: Vec<String>,
+    enable: Vec<ControllerName>,
     /// Remove all objects of a controller and exit; fails while a controller holds the lease
     #[arg(long, value_name = "NAME", value_parser = [clusterset::NAME, hpp::NAME], conflicts_with = "enable")]
     cleanup: Option<String>,
@@ -75,6 +75,24 @@ pub(crate) struct ControllerCommand {
     clusterset: ClusterSetArgs,
 }
 
+/// The name of a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum ControllerName {
+    Clusterset,
+    Hpp,
+    Memcached,
+}
+
+impl ControllerName {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            ControllerName::Clusterset => clusterset::NAME,
+            ControllerName::Hpp => hpp::NAME,
+            ControllerName::Memcached => memcached::NAME,
+        }
+    }
+}
+
 /// The treatment of objects that are no longer requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnDisableArg {
@@ -91,8 +109,8 @@ impl ControllerCommand {
             Some(_) => return self.clean_up(),
             None => (),
         }
-        let names: BTreeSet<&str> = self.enable.iter().map(String::as_str).collect();
-        let controllers = names.into_iter().map(|name| self.controller(name));
+        let names: BTreeSet<&ControllerName> = self.enable.iter().collect();
+        let controllers = names.into_iter().map(|name| self.controller(*name));
         let controllers = controllers.collect::<anyhow::Result<_>>()?;
         self.log.start();
         let options = ControllerOptions {
@@ -147,24 +165,22 @@ impl ControllerCommand {
         ObjectId::new(self.namespace.clone().unwrap_or_else(own_namespace), &*self.lease)
     }
 
-    fn controller(&self, name: &str) -> anyhow::Result<Controller> {
+    fn controller(&self, name: ControllerName) -> anyhow::Result<Controller> {
         match name {
-            memcached::NAME => {
+            ControllerName::Memcached => {
                 let on_disable = match self.memcached_on_disable {
                     OnDisableArg::Keep => OnDisable::Keep,
                     OnDisableArg::Delete => OnDisable::Delete,
                 };
                 Ok(Controller::Workload(memcached::workload(on_disable)))
             }
-            hpp::NAME => Ok(Controller::Hpp(hpp::HppSettings {
+            ControllerName::Hpp => Ok(Controller::Hpp(hpp::HppSettings {
                 prefix: self.aci.aci_prefix.clone(),
                 namespace: self.aci.hpp_namespace.clone(),
                 http: self.hpp_http.0,
             })),
-            clusterset::NAME => Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?))),
-            _ => {
-                let hint = format!("use one of: {}", Controller::NAMES.join(", "));
-                Err(Failure::new(format!("there is no controller `{name}`"), hint).into())
+            ControllerName::Clusterset => {
+                Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?)))
             }
         }
     }

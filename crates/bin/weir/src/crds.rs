@@ -3,7 +3,7 @@ use std::io::Write;
 use clap::Args;
 use weir_controllers::crds;
 
-use crate::{exit::Exit, failure::Failure};
+use crate::{controller::ControllerName, exit::Exit};
 
 /// Print the CustomResourceDefinitions of the controllers
 ///
@@ -17,20 +17,13 @@ use crate::{exit::Exit, failure::Failure};
 pub(crate) struct CrdsCommand {
     /// Print only the definitions of this controller
     #[arg(long, value_name = "NAME")]
-    only: Option<String>,
+    only: Option<ControllerName>,
 }
 
 impl CrdsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let only = self.only.as_deref();
-        let is_selected = |crd: &&crds::Crd| only.is_none_or(|only| only == crd.controller);
-        let mut all = crds::ALL.iter().filter(is_selected).peekable();
-        if all.peek().is_none() {
-            let mut names: Vec<&str> = crds::ALL.iter().map(|crd| crd.controller).collect();
-            names.dedup();
-            let what = format!("no controller `{}` has definitions", only.unwrap_or_default());
-            return Err(Failure::new(what, format!("use one of: {}", names.join(", "))).into());
-        }
+        let only = self.only.map(ControllerName::as_str);
+        let all = crds::ALL.iter().filter(|crd| only.is_none_or(|only| only == crd.controller));
         for (count, crd) in all.enumerate() {
             let line = if count > 0 { "---\n" } else { "" };
             write!(out, "{line}{}", crd.yaml)?;

@@ -1,7 +1,7 @@
 use weir_kube::Access;
 
 use crate::{
-    ControllerContext, clusterset, hpp, memcached,
+    ControllerContext, clusterset, hpp,
     workload::{self, Workload},
 };
 
@@ -17,9 +17,6 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// The names of all controllers, as `--enable` accepts them.
-    pub const NAMES: &[&str] = &[clusterset::NAME, hpp::NAME, memcached::NAME];
-
     /// The name of the controller.
     pub fn name(&self) -> &'static str {
         match self {

@@ -54,6 +54,11 @@ fn completions_exist_for_every_shell() {
         for datapath in ["sim", "nftables", "iptables", "hcn", "opflex"] {
             assert!(stdout(&output).contains(datapath) || shell == "elvish", "{shell} {datapath}");
         }
+        if shell == "bash" {
+            let values =
+                stdout(&output).matches(r#"compgen -W "clusterset hpp memcached""#).count();
+            assert_eq!(values, 2, "--enable and --only");
+        }
     }
 }
 
