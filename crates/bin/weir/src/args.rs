@@ -7,8 +7,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::{
     agent::AgentCommand, completions::CompletionsCommand, controller::ControllerCommand,
     crds::CrdsCommand, demo::DemoCommand, diff::DiffCommand, drops::DropsCommand,
-    explain::ExplainCommand, lint::LintCommand, matrix::MatrixCommand, render::RenderCommand,
-    status::StatusCommand, test::TestCommand, version::VersionCommand,
+    explain::ExplainCommand, lint::LintCommand, man::ManCommand, matrix::MatrixCommand,
+    render::RenderCommand, status::StatusCommand, test::TestCommand, version::VersionCommand,
 };
 
 /// Test, explain, draw, compare and enforce Kubernetes network policies
@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Demo(DemoCommand),
     Crds(CrdsCommand),
     Completions(CompletionsCommand),
+    Man(ManCommand),
     Version(VersionCommand),
 }
 

@@ -27,6 +27,7 @@ mod label_selector;
 mod lint;
 mod listen;
 mod log;
+mod man;
 mod matrix;
 mod opflex;
 mod panic;
@@ -83,6 +84,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Demo(demo) => demo.run(out),
         Command::Crds(crds) => crds.run(out),
         Command::Completions(completions) => completions.run(out),
+        Command::Man(man) => man.run(out),
         Command::Version(version) => version.run(out),
     }
 }

@@ -2,7 +2,7 @@ use std::process::Stdio;
 
 use crate::{command, json, stderr, stdout, weir};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "test",
     "explain",
     "matrix",
@@ -12,6 +12,7 @@ const COMMANDS: [&str; 10] = [
     "demo",
     "crds",
     "completions",
+    "man",
     "version",
 ];
 
@@ -60,6 +61,20 @@ fn completions_exist_for_every_shell() {
             assert_eq!(values, 2, "--enable and --only");
         }
     }
+}
+
+#[test]
+fn manual_pages_exist_for_every_command() {
+    let page = stdout(&weir("man"));
+    assert!(page.contains(".TH weir 1") && page.contains("weir\\-explain(1)"), "{page}");
+    for name in COMMANDS {
+        let page = stdout(&weir(&format!("man {name}")));
+        assert!(page.contains(&format!(".TH weir-{name} 1")), "{page}");
+        assert!(page.contains("Example"), "{name}");
+    }
+    let unknown = weir("man frobnicate");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("there is no command `frobnicate`"));
 }
 
 #[test]
