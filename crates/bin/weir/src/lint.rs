@@ -1,12 +1,13 @@
-use std::io::Write;
+use std::{io::Write, path::PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_model::{Finding, Severity};
 
 use crate::{
+    baseline::Baseline,
     exit::Exit,
-    present::{self, Format, findings::FindingJson},
+    present::{self, Structured, findings::FindingJson},
     source::{SourceArgs, is_about},
 };
 
@@ -16,13 +17,43 @@ use crate::{
 /// that block DNS, and objects that the API server would reject. Exit status 1 if there is a
 /// warning or an error.
 #[derive(Args)]
-#[command(after_help = "Example:\n  weir lint -f examples/shop/manifests")]
+#[command(
+    after_help = "Examples:\n  weir lint -f examples/shop/manifests\n  weir lint -f examples/shop/manifests --fail-on error -o github\n  weir lint -f examples/shop/manifests -o json > known.json"
+)]
 pub(crate) struct LintCommand {
     #[command(flatten)]
     source: SourceArgs,
+    /// The lowest severity for exit status 1
+    #[arg(long, value_name = "SEVERITY", value_enum, default_value = "warning")]
+    fail_on: FailOn,
+    /// Do not report the findings of an earlier `-o json`: same code, file, object and field
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    output: LintFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    Warning,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LintFormat {
+    /// Text for people
+    Text,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// SARIF 2.1.0, for code hosts
+    Sarif,
+    /// Workflow commands of GitHub Actions
+    Github,
+    /// A Markdown table
+    Markdown,
 }
 
 #[derive(Serialize)]
@@ -30,8 +61,15 @@ struct LintOutput {
     findings: Vec<FindingJson>,
 }
 
+impl From<&[Finding]> for LintOutput {
+    fn from(findings: &[Finding]) -> Self {
+        LintOutput { findings: findings.iter().map(FindingJson::from).collect() }
+    }
+}
+
 impl LintCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
         let loaded = self.source.load()?;
         let mut findings = loaded.lint();
         findings.extend(loaded.findings);
@@ -40,17 +78,32 @@ impl LintCommand {
         }
         findings.sort();
         findings.dedup();
-        match self.output.structured() {
-            Some(form) => {
-                let findings = findings.iter().map(FindingJson::from).collect();
-                present::value(out, form, &LintOutput { findings })?;
+        let all = findings.len();
+        if let Some(baseline) = &baseline {
+            findings.retain(|finding| !baseline.contains(finding));
+        }
+        let json = || LintOutput::from(&*findings);
+        match self.output {
+            LintFormat::Json => present::value(out, Structured::Json, &json())?,
+            LintFormat::Yaml => present::value(out, Structured::Yaml, &json())?,
+            LintFormat::Sarif => {
+                present::value(out, Structured::Json, &present::sarif::log(&findings))?;
             }
-            None => {
+            LintFormat::Github => present::github::write(out, &findings)?,
+            LintFormat::Markdown => {
+                present::markdown::write(out, &findings)?;
+                writeln!(out, "{}", summary(&findings, all))?;
+            }
+            LintFormat::Text => {
                 present::findings::write(out, &findings)?;
-                writeln!(out, "{}", summary(&findings))?;
+                writeln!(out, "{}", summary(&findings, all))?;
             }
         }
-        Ok(Exit::when(findings.iter().all(|finding| finding.severity == Severity::Info)))
+        let allowed = match self.fail_on {
+            FailOn::Warning => Severity::Info,
+            FailOn::Error => Severity::Warning,
+        };
+        Ok(Exit::when(findings.iter().all(|finding| finding.severity <= allowed)))
     }
 }
 
@@ -59,7 +112,8 @@ fn is_in(finding: &Finding, namespace: &str) -> bool {
     finding.object.is_none() || is_about(finding, namespace)
 }
 
-fn summary(findings: &[Finding]) -> String {
+/// The number of findings, of `all` with those of the baseline.
+fn summary(findings: &[Finding], all: usize) -> String {
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let words = [
         (count(Severity::Error), "error"),
@@ -71,5 +125,9 @@ fn summary(findings: &[Finding]) -> String {
         .filter(|(number, _)| *number > 0)
         .map(|(number, noun)| present::count(number, noun))
         .collect();
-    if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") }
+    let found = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
+    match all - findings.len() {
+        0 => found,
+        known => format!("{found}; not reported: {known} of the baseline"),
+    }
 }

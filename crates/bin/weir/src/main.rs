@@ -7,6 +7,7 @@
 mod agent;
 mod apply;
 mod args;
+mod baseline;
 mod budget;
 mod clusters;
 mod clusterset_args;

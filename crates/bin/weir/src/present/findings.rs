@@ -42,6 +42,13 @@ impl From<&Finding> for FindingJson {
     }
 }
 
+/// The message of a finding and its hint.
+pub(crate) fn sentence(finding: &Finding) -> String {
+    let Finding { message, hint, .. } = finding;
+    let text = if hint.is_empty() { message.clone() } else { format!("{message}; {hint}") };
+    Plain(&text).to_string()
+}
+
 /// Writes findings as text, each with its hint.
 pub(crate) fn write<'a>(
     out: &mut dyn Write,

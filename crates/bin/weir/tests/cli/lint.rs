@@ -41,6 +41,78 @@ fn findings_as_json_have_all_fields() {
     }
 }
 
+/// A policy that selects no pod.
+const MIXED: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, namespace: shop}
+spec: {podSelector: {matchLabels: {app: gone}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: web, image: web}]}
+status: {podIP: 10.0.0.1}
+";
+
+#[test]
+fn findings_as_sarif_have_a_rule_a_place_and_an_object() {
+    let log = json(&weir_reading("lint -f - -o sarif", MIXED));
+    assert_eq!(log["version"], "2.1.0");
+    let run = &log["runs"][0];
+    assert_eq!(run["tool"]["driver"]["rules"], serde_json::json!([{"id": "selects-nothing"}]));
+    let result = &run["results"][0];
+    assert_eq!(
+        (&result["ruleId"], &result["level"]),
+        (&"selects-nothing".into(), &"warning".into())
+    );
+    let location = &result["locations"][0];
+    let physical = &location["physicalLocation"];
+    assert!(physical["region"]["startLine"].as_u64() > Some(0), "{physical}");
+    assert!(physical["artifactLocation"]["uri"].is_string(), "{physical}");
+    let name = location["logicalLocations"][0]["fullyQualifiedName"].as_str().unwrap();
+    assert!(name.starts_with("NetworkPolicy shop/deny"), "{name}");
+    let clean = json(&weir("lint -f examples/argo-cd/after -o sarif"));
+    assert_eq!(clean["runs"][0]["results"], serde_json::json!([]));
+}
+
+#[test]
+fn findings_as_workflow_commands_and_as_markdown() {
+    let github = crate::stdout(&weir_reading("lint -f - -o github", MIXED));
+    assert!(github.starts_with("::warning file="), "{github}");
+    assert!(github.contains(",title=selects-nothing::"), "{github}");
+    assert_eq!(github.lines().count(), 1, "{github}");
+    let markdown = crate::stdout(&weir_reading("lint -f - -o markdown", MIXED));
+    assert!(
+        markdown.starts_with("| severity | where | finding |\n| --- | --- | --- |\n| warning |")
+    );
+    assert!(markdown.contains("<br><code>NetworkPolicy shop/deny</code>"), "{markdown}");
+    assert!(markdown.ends_with("\n\n1 warning\n"), "{markdown}");
+}
+
+#[test]
+fn the_exit_status_depends_on_the_severity_and_the_baseline() {
+    assert_eq!(weir_reading("lint -f -", MIXED).status.code(), Some(1));
+    assert_eq!(weir_reading("lint -f - --fail-on error", MIXED).status.code(), Some(0));
+    let invalid = MIXED.replace("kind: Pod", "kind: Pod\nspec: {}");
+    assert_eq!(weir_reading("lint -f - --fail-on error", &invalid).status.code(), Some(1));
+
+    let folder = tempfile::tempdir().unwrap();
+    let known = folder.path().join("known.json");
+    std::fs::write(&known, weir_reading("lint -f - -o json", MIXED).stdout).unwrap();
+    let arguments = format!("lint -f - --baseline {}", known.display());
+    let moved = weir_reading(&arguments, &format!("# A line more.\n{MIXED}"));
+    assert_eq!(moved.status.code(), Some(0));
+    assert_eq!(crate::stdout(&moved), "nothing found; not reported: 1 of the baseline\n");
+    let other = MIXED.replace("name: deny", "name: other");
+    assert_eq!(weir_reading(&arguments, &other).status.code(), Some(1));
+    std::fs::write(&known, "{}").unwrap();
+    let broken = weir_reading(&arguments, MIXED);
+    assert_eq!(broken.status.code(), Some(2));
+    let error = crate::stderr(&broken);
+    assert!(error.starts_with("error: cannot read the baseline "), "{error}");
+}
+
 /// A section of the reference: its code and its YAML blocks.
 struct Section {
     code: String,
