@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, io::Write, path::PathBuf};
+use std::{collections::BTreeSet, io::Write, net::IpAddr, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -9,6 +9,7 @@ use weir_reach::{Comparison, Connection, ConnectionChange, Reach, ReachState, sp
 use crate::{
     exit::Exit,
     failure::Failure,
+    pod_network::PodNetworkArgs,
     present::{self, Format, progress::Progress},
     source::{self, LiveArgs},
 };
@@ -33,6 +34,8 @@ pub(crate) struct DiffCommand {
     files: Vec<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
+    #[command(flatten)]
+    pod_network: PodNetworkArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -66,9 +69,13 @@ impl DiffCommand {
         };
         // Print the findings of both sides before failing.
         let (old, new) = (old.complete(), new.complete());
-        let (old, new) = (old?, new?);
-        let findings: BTreeSet<Finding> = old.findings.into_iter().chain(new.findings).collect();
+        let (old, new) = (self.pod_network.apply(old?)?, self.pod_network.apply(new?)?);
+        let mut findings: BTreeSet<Finding> =
+            old.findings.into_iter().chain(new.findings).collect();
         let (before, after) = (source::compile(old.world), source::compile(new.world));
+        let assumptions = self.assumptions((&before, &old.synthetic), (&after, &new.synthetic));
+        present::findings::print_some(&assumptions);
+        findings.extend(assumptions);
         let mut owners = old.owners;
         owners.extend(new.owners);
         let mut progress = Progress::new("comparing");
@@ -93,6 +100,25 @@ impl DiffCommand {
             None => present::diff::write(out, &diff)?,
         }
         Ok(Exit::when(diff.is_empty()))
+    }
+}
+
+impl DiffCommand {
+    /// The blocks of both sides that decide about synthetic addresses. A block that both sides have
+    /// is listed once.
+    fn assumptions(
+        &self,
+        (before, old): (&ReachState, &BTreeSet<IpAddr>),
+        (after, new): (&ReachState, &BTreeSet<IpAddr>),
+    ) -> Vec<Finding> {
+        let mut findings = self.pod_network.findings(after, new);
+        let key = |finding: &Finding| {
+            (finding.object.clone(), finding.field.clone(), finding.message.clone())
+        };
+        let known: BTreeSet<_> = findings.iter().map(key).collect();
+        let gone = self.pod_network.findings(before, old);
+        findings.extend(gone.into_iter().filter(|finding| !known.contains(&key(finding))));
+        findings
     }
 }
 

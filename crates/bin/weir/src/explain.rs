@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, io::Write, net::IpAddr};
 
 use clap::{Args, ValueEnum};
-use weir_engine::{Explanation, Locality, Reason, Remedy, Side};
+use weir_engine::{Explanation, Reason, Remedy, Side};
 use weir_model::{
     Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Severity, Verdict, World,
 };
@@ -16,7 +16,7 @@ use crate::{
         self, Format,
         explanation_view::{Context, ExplanationView},
     },
-    source::{Loaded, SourceArgs},
+    source::{self, Loaded, SourceArgs},
     why,
 };
 
@@ -59,12 +59,13 @@ impl ExplainCommand {
         let flow = self.flow(&loaded, &from, &to)?;
         let mut notes: Vec<String> =
             [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
-        let program = weir_engine::compile(&loaded.world, Locality::Everywhere);
-        let explanation = weir_engine::explain(&program, &flow);
+        let state = source::compile(loaded.world.clone());
+        let explanation = weir_engine::explain(&state.program, &flow);
+        notes.extend(self.source.pod_network.notes(&state, &loaded.synthetic, &flow));
         for (end, address) in [(&from, flow.from), (&to, flow.to)] {
             notes.extend(claim_note(end.pod(&loaded), address, &loaded.world));
         }
-        notes.extend(other_family(&loaded, &program, &explanation, [&from, &to]));
+        notes.extend(other_family(&loaded, &state.program, &explanation, [&from, &to]));
         let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
         if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters.is_empty()) {
             for policy in policies {

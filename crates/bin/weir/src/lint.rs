@@ -8,7 +8,7 @@ use crate::{
     baseline::Baseline,
     exit::Exit,
     present::{self, Structured, findings::FindingJson},
-    source::{SourceArgs, is_about},
+    source::{self, SourceArgs, is_about},
 };
 
 /// Find mistakes in policies
@@ -72,6 +72,8 @@ impl LintCommand {
         let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
         let loaded = self.source.load()?;
         let mut findings = loaded.lint();
+        let state = source::compile(loaded.world);
+        findings.extend(self.source.pod_network.findings(&state, &loaded.synthetic));
         findings.extend(loaded.findings);
         if let Some(namespace) = self.source.namespace() {
             findings.retain(|finding| is_in(finding, namespace));

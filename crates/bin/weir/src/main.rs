@@ -36,6 +36,7 @@ mod panic;
 #[cfg_attr(windows, path = "platform/windows.rs")]
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "platform/other.rs")]
 mod platform;
+mod pod_network;
 mod present;
 mod render;
 mod source;

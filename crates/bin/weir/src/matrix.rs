@@ -52,10 +52,13 @@ enum MatrixFormat {
 impl MatrixCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let loaded = self.source.load_clusters(&self.clusters)?;
-        let findings = present::findings::to_json(&loaded.findings);
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         self.check_port_names(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
         let state = source::compile(loaded.world);
+        let assumptions = self.source.pod_network.findings(&state, &loaded.synthetic);
+        present::findings::print_some(&assumptions);
+        let mut findings = present::findings::to_json(&loaded.findings);
+        findings.extend(present::findings::to_json(&assumptions));
         let query = MatrixQuery { state: &state, ports: &self.port, owners: &loaded.owners };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("evaluating connections");

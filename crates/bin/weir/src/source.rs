@@ -18,6 +18,7 @@ use weir_source::LoadError;
 use crate::{
     clusters::ClustersArgs,
     failure::{Failure, nearest},
+    pod_network::PodNetworkArgs,
     present::{self, progress::Progress},
     test::without_tests,
     translation::Worlds,
@@ -32,6 +33,8 @@ pub(crate) struct SourceArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
+    #[command(flatten)]
+    pub(crate) pod_network: PodNetworkArgs,
     /// Restrict the output to a namespace; in explain, the namespace of pod names without one
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
@@ -172,6 +175,7 @@ impl SourceArgs {
         } else {
             load_paths(&self.files)?
         };
+        let loaded = self.pod_network.apply(loaded)?;
         if let Some(namespace) = self.namespace() {
             loaded.check_namespace(namespace)?;
         }
@@ -183,7 +187,7 @@ impl SourceArgs {
         if clusters.is_empty() {
             return self.load_complete(ClusterKinds::Policies);
         }
-        let loaded = clusters.load(self.kubeconfig_of(clusters)?)?;
+        let loaded = self.pod_network.apply(clusters.load(self.kubeconfig_of(clusters)?)?)?;
         if let Some(namespace) = self.namespace() {
             loaded.check_namespace(namespace)?;
         }

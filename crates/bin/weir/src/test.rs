@@ -1,5 +1,5 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::Write,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::Case;
-use weir_model::{Finding, Flow, Object, Severity, Verdict};
+use weir_model::{Finding, Flow, Object, Severity, Verdict, World};
 use weir_reach::ReachState;
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     kernel,
+    pod_network::PodNetworkArgs,
     present::{self, Structured},
     source, why,
 };
@@ -48,6 +49,8 @@ pub(crate) struct TestCommand {
     datapath: DatapathKind,
     #[command(flatten)]
     clusters: ClustersArgs,
+    #[command(flatten)]
+    pod_network: PodNetworkArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: TestFormat,
@@ -90,7 +93,7 @@ impl TestCommand {
             }
         }
         let mut run = Run::default();
-        for case in evaluate_all(all, testing) {
+        for case in evaluate_all(all, testing, &self.pod_network) {
             run.add(case);
         }
         if run.cases.is_empty() {
@@ -163,6 +166,9 @@ pub(crate) struct ProbeResult {
     pub(crate) verdict: String,
     /// The reason for the verdict.
     pub(crate) why: String,
+    /// The synthetic addresses that the verdict depends on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) assumptions: Vec<String>,
     /// The file and line.
     #[serde(skip)]
     pub(crate) location: String,
@@ -236,9 +242,13 @@ const MAX_CONCURRENT_CASES: usize = 6;
 
 /// Evaluates all cases. Returns the results in order. In the kernel several cases run concurrently,
 /// because most of the time is spent waiting for packets that were dropped.
-fn evaluate_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
+fn evaluate_all(
+    cases: Vec<Case>,
+    testing: Testing,
+    pod_network: &PodNetworkArgs,
+) -> Vec<CaseResult> {
     if let Testing::InMemory(_) = testing {
-        return cases.into_iter().map(|case| evaluate(case, testing)).collect();
+        return cases.into_iter().map(|case| evaluate(case, testing, pod_network)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
@@ -247,7 +257,7 @@ fn evaluate_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
         for _ in 0..MAX_CONCURRENT_CASES {
             scope.spawn(|| {
                 while let Some((at, case)) = next() {
-                    let result = evaluate(case, testing);
+                    let result = evaluate(case, testing, pod_network);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });
@@ -257,7 +267,7 @@ fn evaluate_all(cases: Vec<Case>, testing: Testing) -> Vec<CaseResult> {
 }
 
 /// Evaluates every probe of a case.
-fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
+fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
@@ -268,9 +278,14 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
             Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
         }
     }
-    let Case { name, location, objects, probes, findings, .. } = case;
-    let error = error.or_else(|| first_error(&findings));
-    let state = source::compile(objects.into_iter().collect());
+    let Case { name, location, objects, probes, findings, synthetic, .. } = case;
+    let mut error = error.or_else(|| first_error(&findings));
+    let mut world: World = objects.into_iter().collect();
+    let synthetic = pod_network.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
+        error = error.take().or_else(|| Some(failure.to_string()));
+        BTreeSet::new()
+    });
+    let state = source::compile(world);
     let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
     let known: Vec<Flow> = flows.iter().flatten().copied().collect();
     let probed = match testing {
@@ -289,6 +304,10 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
     let mut results = Vec::with_capacity(probes.len());
     for (probe, flow) in probes.into_iter().zip(flows) {
         let line = format!("{}:{}", location.file, probe.line);
+        let assumptions = match &flow {
+            Ok(flow) => pod_network.notes(&state, &synthetic, flow),
+            Err(_) => Vec::new(),
+        };
         let (verdict, why) = match flow {
             Ok(flow) => {
                 let (verdict, why, bug) = judge(&state, &flow, probed.next());
@@ -309,6 +328,7 @@ fn evaluate(mut case: Case, testing: Testing) -> CaseResult {
             // A probe that cannot be tried fails.
             verdict: verdict.unwrap_or(Verdict::Deny).to_string(),
             why,
+            assumptions,
             location: line,
             passed: verdict == Some(probe.expect),
             tried: verdict.is_some(),

@@ -103,7 +103,9 @@ impl Program {
         sides.into_iter().fold(Verdict::Allow, Verdict::and)
     }
 
-    fn side_by(
+    /// The verdict of the rules for one direction, as if exactly those rules matched the flow for
+    /// which `matches` holds.
+    pub fn side_by(
         &self,
         flow: &Flow,
         direction: Direction,

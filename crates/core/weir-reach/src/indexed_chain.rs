@@ -79,6 +79,15 @@ impl<'a> IndexedChain<'a> {
         IndexedChain { admin, isolation, baseline, sets, segments, cache: HashMap::new() }
     }
 
+    /// The memberships in sets that the chain names.
+    pub(crate) fn relevant(&self, sets: &[Membership]) -> Vec<Membership> {
+        let named = |set: &&Membership| self.sets.binary_search(&set.0).is_ok();
+        match self.sets.is_empty() {
+            true => Vec::new(),
+            false => sets.iter().filter(named).copied().collect(),
+        }
+    }
+
     /// The ports that the chain opens for a peer with these memberships.
     pub(crate) fn open(
         &mut self,
@@ -86,11 +95,7 @@ impl<'a> IndexedChain<'a> {
         sets: &[Membership],
         address: IpAddr,
     ) -> PortSetId {
-        let named = |set: &&Membership| self.sets.binary_search(&set.0).is_ok();
-        let sets: Vec<Membership> = match self.sets.is_empty() {
-            true => Vec::new(),
-            false => sets.iter().filter(named).copied().collect(),
-        };
+        let sets = self.relevant(sets);
         let segment = self.segments.partition_point(|start| *start <= address).saturating_sub(1);
         if let (true, true, Some(isolation)) =
             (sets.is_empty(), self.admin.is_empty(), &self.isolation)

@@ -7,7 +7,7 @@ use weir_engine::Locality;
 use weir_model::{Direction, Flow, IpFamily, Verdict, World};
 
 use crate::{
-    ReachState,
+    PodAddresses, ReachState,
     evaluator::Evaluator,
     partition::{Partition, ReachEnd},
     view::View,
@@ -90,6 +90,53 @@ proptest! {
                             prop_assert_eq!(evaluator.contains(open, at), allowed, "{}", flow);
                             prop_assert_eq!(evaluator.slice(*port), at);
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_assumptions_another_address_changes_nothing(
+        world in weir_testkit::world(),
+        others in prop::collection::vec(weir_testkit::flow(), 12),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let pods: Vec<_> = world.pods.values().filter(|pod| pod.own_addresses().len() == 1).collect();
+        if pods.is_empty() {
+            return Ok(());
+        }
+        let (pod, address) = (at.get(&pods), at.get(&pods).addresses[0]);
+        let is_used = |address: IpAddr| {
+            let pods = world.pods.values().flat_map(|pod| &pod.addresses);
+            let nodes = world.nodes.values().flat_map(|node| &node.addresses);
+            let all = pods.chain(nodes).chain(world.domains.values().flatten());
+            all.filter(|used| **used == address).count()
+        };
+        let others = others.iter().map(|flow| flow.from);
+        let mut free = others.filter(|other| other.is_ipv4() == address.is_ipv4() && is_used(*other) == 0);
+        let Some(other) = free.next().filter(|_| is_used(address) == 1) else { return Ok(()) };
+        let mut moved = world.clone();
+        if let Some(pod) = moved.pods.get_mut(&pod.id) {
+            pod.addresses = vec![other];
+        }
+        let id = pod.id.clone();
+        let (before, after) = (compile(world), compile(moved));
+        let networks = ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+        let addresses = PodAddresses { synthetic: &BTreeSet::from([address]), networks: &networks };
+        let assumptions = addresses.assumptions(&before);
+        let partition = Partition::new(&[&before]);
+        for peer in before.world.pods.values().filter(|peer| peer.id != id) {
+            for there in peer.own_addresses().iter().filter(|a| a.is_ipv4() == address.is_ipv4()) {
+                for port in &partition.slices {
+                    for (from, to) in [(address, *there), (*there, address)] {
+                        let flow = Flow { from, to, protocol: port.protocol, port: port.first };
+                        let place = |end| if end == address { other } else { end };
+                        let again = Flow { from: place(from), to: place(to), ..flow };
+                        let same = before.program.verdict(&flow) == after.program.verdict(&again);
+                        let deciding = addresses.deciding(&before, &flow);
+                        prop_assert!(same || deciding == [address], "{}", flow);
+                        prop_assert!(deciding.is_empty() || !assumptions.is_empty(), "{}", flow);
                     }
                 }
             }

@@ -15,6 +15,7 @@
 //! *Invariant*: the verdict for one member of a pod group, address class and port slice holds for
 //! all of its members, in every state that the partition was computed from.
 
+mod assumption;
 mod comparison;
 mod connection;
 mod ends;
@@ -32,6 +33,7 @@ mod port_query;
 mod port_set;
 mod view;
 
+pub use assumption::{Assumption, PodAddresses};
 pub use comparison::{Comparison, ConnectionChange};
 pub use connection::{Connection, Reach};
 pub use matrix::{Cell, Coverage, Matrix, MatrixQuery};

@@ -1,14 +1,69 @@
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use weir_model::{Name, Node, Pod, PodId};
+use ipnet::{IpNet, Ipv4Net};
+use weir_model::{IpFamily, Name, Node, Pod, PodId, World};
 
-/// Synthetic addresses are in 10.128.0.0/9: this is the first one.
-const FIRST: u32 = 0x0a80_0000;
-/// The number of addresses in that network.
-const COUNT: u32 = 1 << 23;
+/// The network of synthetic addresses, unless the user gives the networks of the pods.
+const DEFAULT: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 128, 0, 0), 9));
+
+/// The networks of synthetic addresses. A pod gets an address of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodNetworks(Vec<IpNet>);
+
+impl Default for PodNetworks {
+    fn default() -> Self {
+        PodNetworks(vec![DEFAULT])
+    }
+}
+
+impl PodNetworks {
+    /// These networks. `None` unless there is one, or one of each family.
+    pub fn new(networks: &[IpNet]) -> Option<Self> {
+        match networks {
+            [_] => Some(PodNetworks(networks.to_vec())),
+            [one, two] if IpFamily::from(one.addr()) != IpFamily::from(two.addr()) => {
+                Some(PodNetworks(networks.to_vec()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Replaces the synthetic addresses of a world by addresses of these networks, and returns
+    /// these. Fails with the first network that has too few addresses.
+    pub fn readdress(
+        &self,
+        world: &mut World,
+        synthetic: &BTreeSet<IpAddr>,
+    ) -> Result<BTreeSet<IpAddr>, IpNet> {
+        let nodes = world.nodes.values().flat_map(|node| &node.addresses);
+        let mut taken: BTreeSet<IpAddr> = nodes.copied().collect();
+        let mut pods = Vec::new();
+        for pod in world.pods.values_mut() {
+            if pod.addresses.iter().any(|address| synthetic.contains(address)) {
+                pods.push(pod);
+            } else {
+                taken.extend(&pod.addresses);
+            }
+        }
+        let mut assigned = BTreeSet::new();
+        for pod in pods {
+            pod.addresses = self.take(&pod.id, &mut taken)?;
+            assigned.extend(&pod.addresses);
+        }
+        Ok(assigned)
+    }
+
+    /// A free address of each network for a pod. Fails with the first network that has none.
+    fn take(&self, pod: &PodId, taken: &mut BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, IpNet> {
+        let mut free = |network: &IpNet| {
+            candidates(pod, *network).find(|address| taken.insert(*address)).ok_or(*network)
+        };
+        self.0.iter().map(&mut free).collect()
+    }
+}
 
 /// Assigns addresses to pods: those of their node to host-network pods, synthetic ones to the
 /// others.
@@ -20,6 +75,7 @@ pub(crate) fn assign<'p>(
     node: impl Fn(&Name) -> Option<Node>,
     taken: &mut BTreeSet<IpAddr>,
 ) -> BTreeSet<IpAddr> {
+    let networks = PodNetworks::default();
     let mut pods: Vec<&mut Pod> = pods.into_iter().collect();
     pods.sort_by(|a, b| a.id.cmp(&b.id));
     let mut synthetic = BTreeSet::new();
@@ -31,20 +87,28 @@ pub(crate) fn assign<'p>(
             pod.addresses = node.addresses;
             continue;
         }
-        let free = candidates(&pod.id).find(|address| taken.insert(*address));
-        pod.addresses = free.into_iter().collect();
-        synthetic.extend(free);
+        pod.addresses = networks.take(&pod.id, taken).unwrap_or_default();
+        synthetic.extend(&pod.addresses);
     }
     synthetic
 }
 
-/// All synthetic addresses, beginning with the pod's own.
-fn candidates(pod: &PodId) -> impl Iterator<Item = IpAddr> {
-    let start = hash(pod) % COUNT;
-    (0..COUNT)
-        .map(move |step| FIRST + (start + step) % COUNT)
-        .filter(|number| !matches!(number & 0xff, 0 | 0xff))
-        .map(|number| Ipv4Addr::from(number).into())
+/// All synthetic addresses of a network, beginning with the pod's own.
+fn candidates(pod: &PodId, network: IpNet) -> impl Iterator<Item = IpAddr> {
+    let bits = u32::from(network.max_prefix_len() - network.prefix_len());
+    let count = 1_u64 << bits.min(32);
+    let start = u64::from(hash(pod)) % count;
+    let at = move |offset: u64| -> IpAddr {
+        match network.network() {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + offset as u32).into(),
+            IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() + u128::from(offset)).into(),
+        }
+    };
+    let is_usable = move |address: &IpAddr| match address {
+        IpAddr::V4(v4) if bits >= 8 => !matches!(v4.octets()[3], 0 | 0xff),
+        _ => bits < 2 || (*address != network.network() && *address != network.broadcast()),
+    };
+    (0..count).map(move |step| at((start + step) % count)).filter(is_usable)
 }
 
 /// FNV-1a, folded to 32 bits: the same on every machine and in every version.
@@ -114,5 +178,34 @@ mod tests {
         };
         let synthetic = assign([&mut pod], node, &mut BTreeSet::new());
         assert_eq!((pod.addresses, synthetic.len()), (vec![address], 0));
+    }
+
+    #[test]
+    fn a_pod_gets_an_address_of_each_network() {
+        let networks: Vec<IpNet> =
+            ["192.168.0.0/30", "fd00::/64"].iter().map(|net| net.parse().unwrap()).collect();
+        let mut world = World::default();
+        for name in ["a", "b", "real"] {
+            world.pods.insert(PodId::new("shop", name), pod(name));
+        }
+        let synthetic = crate::assign_addresses(&mut world);
+        let real = world.pods.values_mut().last().unwrap();
+        real.addresses = vec!["10.0.0.1".parse().unwrap()];
+        let pods = PodNetworks::new(&networks).unwrap();
+        let moved = pods.readdress(&mut world, &synthetic).unwrap();
+        assert_eq!(moved.len(), 4);
+        for address in &moved {
+            assert!(networks.iter().any(|net| net.contains(address)), "{address}");
+        }
+        let counts: Vec<usize> = world.pods.values().map(|pod| pod.addresses.len()).collect();
+        assert_eq!(counts, [2, 2, 1]);
+
+        world.pods.insert(
+            PodId::new("shop", "c"),
+            Pod { addresses: moved.iter().copied().collect(), ..pod("c") },
+        );
+        assert_eq!(pods.readdress(&mut world, &moved), Err(networks[0]), "it has two addresses");
+        assert_eq!(PodNetworks::new(&[networks[0], networks[0]]), None);
+        assert_eq!(PodNetworks::new(&[]), None);
     }
 }

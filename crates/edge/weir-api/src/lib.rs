@@ -32,6 +32,7 @@ mod stricter;
 #[cfg(test)]
 mod testing;
 
+pub use address::PodNetworks;
 pub use assemble::{assign_addresses, is_equivalent, merge};
 pub use case::{Case, cases};
 pub use document::Tree;

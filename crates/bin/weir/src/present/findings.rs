@@ -10,6 +10,7 @@ use weir_model::{Finding, Severity};
 
 use super::plain::Plain;
 use super::style::{FAINT, Painted, STRONG, of_severity};
+use crate::pod_network::SYNTHETIC_ADDRESS;
 
 /// A finding as JSON. The shape is a contract.
 #[derive(Serialize)]
@@ -78,12 +79,26 @@ pub(crate) fn print_relevant<'a>(findings: impl Iterator<Item = &'a Finding>) {
     drop(write(&mut anstream::stderr().lock(), relevant));
 }
 
+/// The maximum number of notes about synthetic addresses to print beside an answer.
+const MAX_NOTES: usize = 5;
+
+/// Writes some notes to standard error.
+pub(crate) fn print_some(notes: &[Finding]) {
+    print_relevant(notes.iter().take(MAX_NOTES));
+    if notes.len() > MAX_NOTES {
+        let more = notes.len() - MAX_NOTES;
+        // Standard error may be closed, which is no reason to fail.
+        drop(writeln!(anstream::stderr(), "and {more} more; `weir lint` and -o json list all"));
+    }
+}
+
 /// The relevant findings, as data.
 pub(crate) fn to_json(findings: &[Finding]) -> Vec<FindingJson> {
     findings.iter().filter(|finding| is_relevant(finding)).map(FindingJson::from).collect()
 }
 
-/// Whether an answer must mention the finding: a problem, or an object that was skipped.
+/// Whether an answer must mention the finding: a problem, an object that was skipped, or a synthetic
+/// address that decides.
 fn is_relevant(finding: &Finding) -> bool {
-    finding.severity > Severity::Info || finding.code == "unknown-kind"
+    finding.severity > Severity::Info || ["unknown-kind", SYNTHETIC_ADDRESS].contains(&finding.code)
 }

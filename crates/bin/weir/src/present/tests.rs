@@ -24,7 +24,8 @@ fn write_case(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
     match (failed, &case.error) {
         (0, _) => {
             let probes = count(passed, "probe");
-            return writeln!(out, "{} {} ({probes})", Painted(GOOD, "ok  "), Plain(&case.name));
+            writeln!(out, "{} {} ({probes})", Painted(GOOD, "ok  "), Plain(&case.name))?;
+            return write_assumptions(out, case);
         }
         (_, None) => {
             let score = format!("{failed} of {}", count(passed + failed, "probe"));
@@ -48,7 +49,23 @@ fn write_case(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
     for probe in case.probes.iter().filter(|probe| !probe.passed) {
         write_probe(out, probe)?;
     }
-    Ok(())
+    write_assumptions(out, case)
+}
+
+/// Writes the first assumption of a case, and the number of probes that depend on one.
+fn write_assumptions(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
+    let mut probes = case.probes.iter().filter(|probe| !probe.assumptions.is_empty());
+    let Some(first) = probes.next() else { return Ok(()) };
+    let ProbeResult { from, to, port, protocol, assumptions, .. } = first;
+    let others = match probes.count() {
+        0 => String::new(),
+        others => format!(", as for {}", count(others, "other probe")),
+    };
+    let text = format!(
+        "note: {from} → {to} {port}/{protocol}{others}: {}",
+        assumptions.first().map(String::as_str).unwrap_or_default()
+    );
+    writeln!(out, "     {}", Painted(FAINT, text))
 }
 
 fn write_probe(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod aci;
+mod addresses;
 mod agent;
 mod clusters;
 mod controller;
