@@ -45,11 +45,21 @@ impl Loaded {
                 workloads.insert(workload, pods);
             }
         }
+        let mut declared = self.declared.clone();
+        for (template, ports) in manifests.declared {
+            match replaced.get(&template) {
+                None => _ = declared.insert(template, ports),
+                Some(running) => {
+                    declared.extend(running.iter().map(|running| (running.clone(), ports.clone())))
+                }
+            }
+        }
         let mut generated_for = self.generated_for.clone();
         generated_for.extend(manifests.generated_for);
         Loaded {
             world,
             owners,
+            declared,
             workloads,
             generated_for,
             findings: manifests.findings,

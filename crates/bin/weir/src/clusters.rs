@@ -169,7 +169,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
-    let mut generated_for = BTreeMap::new();
+    let (mut generated_for, mut declared) = (BTreeMap::new(), BTreeMap::new());
     for (cluster, mut loaded) in clusters {
         let id = |id: &PodId| id.in_cluster(&cluster);
         // Synthetic addresses of one cluster may collide with addresses of another: assign them
@@ -184,6 +184,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
             .iter()
             .map(|(pod, owner)| (id(pod), QualifiedName::new(&cluster, owner).to_string()));
         owners.extend(named);
+        declared.extend(loaded.declared.iter().map(|(pod, ports)| (id(pod), ports.clone())));
         let pods = |pods: &Vec<PodId>| pods.iter().map(id).collect::<Vec<PodId>>();
         let named = loaded
             .workloads
@@ -199,5 +200,5 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     }
     let mut world = weir_clusterset::union(&worlds);
     let synthetic = weir_api::assign_addresses(&mut world);
-    Loaded { world, findings, missing, owners, workloads, generated_for, synthetic }
+    Loaded { world, findings, missing, owners, declared, workloads, generated_for, synthetic }
 }

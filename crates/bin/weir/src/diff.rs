@@ -2,13 +2,12 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use weir_kube::ClusterKinds;
 use weir_model::{Finding, IpFamily, Pod, PodId, PortRange, Verdict, World};
 use weir_reach::{Comparison, Connection, ConnectionChange, Reach, ReachState, spell};
 
 use crate::{
+    diff_sides::DiffSides,
     exit::Exit,
-    failure::Failure,
     pod_network::PodNetworkArgs,
     present::{self, Format, progress::Progress},
     source::{self, LiveArgs},
@@ -20,15 +19,22 @@ use crate::{
 /// rule of either side distinguishes. For pods that only NEW has, it lists what they can reach and
 /// what can reach them; for pods that only OLD has, what they could reach and what could reach
 /// them. Exit status 1 if any connection is opened or closed, in any of these lists.
+///
+/// `git:REVISION` reads manifests of a commit, without a checkout: those in the current folder, or
+/// at the paths after `--`. `weir diff git:REVISION -- PATH` compares it with the working tree.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
 )]
 pub(crate) struct DiffCommand {
-    /// The old manifests: a file, a directory, or `-`
+    /// The old manifests: a file, a directory, `-`, or `git:REVISION`
     old: PathBuf,
-    /// The new manifests; without NEW, compare the current cluster with OLD applied to it
+    /// The new manifests. Without NEW, a revision is compared with the working tree, and other
+    /// manifests are applied to the current cluster and compared with it
     new: Option<PathBuf>,
+    /// The paths to read in a revision, and in the working tree
+    #[arg(last = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Manifests that both sides share, for example the workloads [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
@@ -43,30 +49,14 @@ pub(crate) struct DiffCommand {
 
 impl DiffCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
-        if self.files.iter().any(is_stdin)
-            || (is_stdin(&self.old) && self.new.as_ref().is_some_and(is_stdin))
-        {
-            let hint = "use `-` for OLD or for NEW, but not for both";
-            return Err(Failure::new("standard input can be only one side", hint).into());
-        }
-        let side = |path: &PathBuf| {
-            let paths: Vec<PathBuf> = self.files.iter().chain([path]).cloned().collect();
-            source::load_paths(&paths)
+        let sides = DiffSides {
+            old: &self.old,
+            new: self.new.as_ref(),
+            shared: &self.files,
+            paths: &self.paths,
+            live: &self.live,
         };
-        let (old, new) = match &self.new {
-            Some(new) => (side(&self.old)?, side(new)?),
-            None if self.files.is_empty() => {
-                let new = source::load_paths(std::slice::from_ref(&self.old))?;
-                let cluster = self.live.load(ClusterKinds::Policies, "give both OLD and NEW")?;
-                let new = cluster.with(new);
-                (cluster, new)
-            }
-            None => {
-                let hint = "give OLD and NEW, or leave out -f to compare with the current cluster";
-                return Err(Failure::new("there is nothing to compare with", hint).into());
-            }
-        };
+        let (old, new) = sides.load()?;
         // Print the findings of both sides before failing.
         let (old, new) = (old.complete(), new.complete());
         let (old, new) = (self.pod_network.apply(old?)?, self.pod_network.apply(new?)?);

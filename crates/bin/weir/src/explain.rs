@@ -87,6 +87,10 @@ impl ExplainCommand {
 
     /// The connection to explain.
     fn flow(&self, loaded: &Loaded, from: &FlowEnd, to: &FlowEnd) -> Result<Flow, Failure> {
+        if self.port.is_any() {
+            let hint = "give a number or a name; `weir matrix --port any` evaluates all ports";
+            return Err(Failure::new("a connection has one port", hint));
+        }
         let family = self.ip_family.map(IpFamily::from);
         let (from_address, to_address) =
             addresses(loaded, (&self.from, from), (&self.to, to), family)?;

@@ -17,11 +17,13 @@ mod crds;
 mod datapath;
 mod demo;
 mod diff;
+mod diff_sides;
 mod drops;
 mod exit;
 mod explain;
 mod failure;
 mod flow_end;
+mod git;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
 mod label_selector;

@@ -1,9 +1,14 @@
-use std::{collections::BTreeSet, io::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_model::{Pod, PodId};
-use weir_reach::{Coverage, MatrixQuery, PortQuery, spell};
+use weir_reach::{
+    Connection, Coverage, MatrixQuery, PortQuery, Reach, ReachState, RowLimits, spell,
+};
 
 use crate::{
     clusters::ClustersArgs,
@@ -16,20 +21,27 @@ use crate::{
 /// Show which pods reach which
 ///
 /// Rows are sources and columns are destinations: the pods, and everything outside the cluster.
-/// Without --port, the matrix covers the named container ports of each destination, or every port
-/// if it names none.
+/// With -n, a row stands for the pods of all other namespaces. Without --port, the matrix covers
+/// the ports that the containers of each destination declare, or every port if there are none. A
+/// cell is closed only if no port at all is open.
+///
+/// With --exposure, it lists for each pod what is open to pods and namespaces that do not exist
+/// yet, because a rule selects them by labels or selects every pod.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg\n  weir matrix --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west"
+    after_help = "Examples:\n  weir matrix -f examples/shop/manifests\n  weir matrix -f examples/shop/manifests --port any\n  weir matrix -f examples/shop/manifests --port 5432 -o svg > shop.svg\n  weir matrix -f examples/shop/manifests -n shop --exposure\n  weir matrix --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west"
 )]
 pub(crate) struct MatrixCommand {
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
-    /// A destination port: a number or the name of a container port [repeatable]
+    /// A destination port: a number, the name of a container port, or `any` [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: Vec<PortQuery>,
+    /// List what is open to pods and namespaces that do not exist yet
+    #[arg(long, conflicts_with = "port")]
+    exposure: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: MatrixFormat,
@@ -59,26 +71,46 @@ impl MatrixCommand {
         present::findings::print_some(&assumptions);
         let mut findings = present::findings::to_json(&loaded.findings);
         findings.extend(present::findings::to_json(&assumptions));
-        let query = MatrixQuery { state: &state, ports: &self.port, owners: &loaded.owners };
+        if self.exposure {
+            return self.write_exposure(out, &state, in_namespace, &loaded.owners);
+        }
+        let query = MatrixQuery {
+            state: &state,
+            ports: &self.port,
+            declared: &loaded.declared,
+            owners: &loaded.owners,
+        };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("evaluating connections");
-        let max_rows = if per_pod { usize::MAX } else { MAX_SINGLE_ROWS };
-        let matrix = query.evaluate(in_namespace, max_rows, |done, all| progress.report(done, all));
-        drop(progress);
+        let limits = if per_pod { NO_LIMITS } else { PRINTED };
+        let matrix = query.evaluate(in_namespace, limits, |done, all| progress.report(done, all));
+        let matrix = matrix.map_err(too_large)?;
         if !per_pod && matrix.ends.len() > MAX_ROWS {
-            let rows = present::count(matrix.ends.len(), "row");
-            let hint = "select a namespace with -n NAME, or use -o json for everything";
-            return Err(
-                Failure::new(format!("a matrix of {rows} is too large to print"), hint).into()
-            );
+            return Err(too_large(matrix.ends.len()).into());
         }
+        let elsewhere = match self.source.namespace() {
+            None => Vec::new(),
+            Some(_) => {
+                let report = |done, all| progress.report(done, all);
+                state.connections(in_namespace, Reach::OtherPods, &loaded.owners, report)
+            }
+        };
+        drop(progress);
         match self.output {
-            MatrixFormat::Text => present::matrix::write(out, &matrix)?,
+            MatrixFormat::Text => present::matrix::write(out, &matrix, &elsewhere)?,
             MatrixFormat::Json => {
-                present::value(out, Structured::Json, &MatrixOutput::new(&matrix, findings))?;
+                present::value(
+                    out,
+                    Structured::Json,
+                    &MatrixOutput::new(&matrix, &elsewhere, findings),
+                )?;
             }
             MatrixFormat::Yaml => {
-                present::value(out, Structured::Yaml, &MatrixOutput::new(&matrix, findings))?;
+                present::value(
+                    out,
+                    Structured::Yaml,
+                    &MatrixOutput::new(&matrix, &elsewhere, findings),
+                )?;
             }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
             MatrixFormat::Svg => out.write_all(present::svg::picture(&matrix).as_bytes())?,
@@ -88,6 +120,31 @@ impl MatrixCommand {
 }
 
 impl MatrixCommand {
+    fn write_exposure(
+        &self,
+        out: &mut dyn Write,
+        state: &ReachState,
+        selected: impl Fn(&PodId) -> bool,
+        owners: &BTreeMap<PodId, String>,
+    ) -> anyhow::Result<Exit> {
+        let networks = self.source.pod_network.networks();
+        let exposures = state.exposures(selected, &networks, owners);
+        let form = match self.output {
+            MatrixFormat::Text => {
+                present::exposure::write(out, &exposures)?;
+                return Ok(Exit::Yes);
+            }
+            MatrixFormat::Json => Structured::Json,
+            MatrixFormat::Yaml => Structured::Yaml,
+            MatrixFormat::Dot | MatrixFormat::Svg => {
+                let hint = "use -o text, json or yaml";
+                return Err(Failure::new("there is no picture of an exposure", hint).into());
+            }
+        };
+        present::value(out, form, &present::exposure::to_json(&exposures))?;
+        Ok(Exit::Yes)
+    }
+
     /// Fails for a port name that no pod defines: its matrix would be empty.
     fn check_port_names<'a>(
         &self,
@@ -109,17 +166,29 @@ impl MatrixCommand {
     }
 }
 
-/// The maximum number of pods with a row each; above it, pods that are alike share a row.
-const MAX_SINGLE_ROWS: usize = 24;
+/// The limits for JSON and YAML.
+const NO_LIMITS: RowLimits = RowLimits { single: usize::MAX, evaluated: usize::MAX };
+
+/// The limits for formats that people look at.
+const PRINTED: RowLimits = RowLimits { single: 24, evaluated: 1000 };
 
 /// The maximum number of rows to print.
 const MAX_ROWS: usize = 200;
+
+fn too_large(rows: usize) -> Failure {
+    let rows = present::count(rows, "row");
+    let hint = "select a namespace with -n NAME, or use -o json for everything";
+    Failure::new(format!("a matrix of {rows} is too large to print"), hint)
+}
 
 #[derive(Serialize)]
 struct MatrixOutput<'a> {
     asked: &'a str,
     ends: &'a [String],
     connections: Vec<ConnectionJson<'a>>,
+    /// With -n, the open connections with pods of other namespaces.
+    #[serde(rename = "otherNamespaces", skip_serializing_if = "Vec::is_empty")]
+    elsewhere: Vec<ElsewhereJson<'a>>,
     /// The findings from reading the input.
     findings: Vec<FindingJson>,
 }
@@ -133,10 +202,25 @@ struct ConnectionJson<'a> {
     denied: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     partly: Vec<String>,
+    #[serde(rename = "otherPorts", skip_serializing_if = "Vec::is_empty")]
+    other: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ElsewhereJson<'a> {
+    from: &'a [String],
+    to: &'a [String],
+    ports: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    family: Option<String>,
 }
 
 impl<'a> MatrixOutput<'a> {
-    fn new(matrix: &'a weir_reach::Matrix, findings: Vec<FindingJson>) -> Self {
+    fn new(
+        matrix: &'a weir_reach::Matrix,
+        elsewhere: &'a [Connection],
+        findings: Vec<FindingJson>,
+    ) -> Self {
         let connections = matrix.connections().map(|(from, to, cell)| ConnectionJson {
             from,
             to,
@@ -148,8 +232,16 @@ impl<'a> MatrixOutput<'a> {
             allowed: spell(&cell.allowed),
             denied: spell(&cell.denied),
             partly: spell(&cell.partly),
+            other: spell(&cell.other),
         });
         let connections = connections.collect();
-        MatrixOutput { asked: &matrix.ports, ends: &matrix.ends, connections, findings }
+        let elsewhere = elsewhere.iter().map(|connection| ElsewhereJson {
+            from: &connection.from,
+            to: &connection.to,
+            ports: spell(&connection.ports),
+            family: connection.family.map(|family| family.to_string()),
+        });
+        let elsewhere = elsewhere.collect();
+        MatrixOutput { asked: &matrix.ports, ends: &matrix.ends, connections, elsewhere, findings }
     }
 }

@@ -73,18 +73,24 @@ impl PodNetworkArgs {
     ) -> Vec<String> {
         let networks = self.networks();
         let deciding = PodAddresses { synthetic, networks: &networks }.deciding(state, flow);
-        let owner = |address: IpAddr| state.program.owner(address).map(|(id, _)| id);
         let note = |address: IpAddr| {
-            let who = owner(address).map(|id| format!(" of {id}")).unwrap_or_default();
+            let (who, advice) = match state.program.owner(address) {
+                Some((id, _)) => (id.to_string(), self.advice()),
+                None => (
+                    "a host network pod".to_owned(),
+                    "give its spec.nodeName and the Node with its addresses",
+                ),
+            };
             format!(
-                "the verdict depends on an ipBlock and on the synthetic address {address}{who}; {}",
-                self.advice()
+                "the verdict depends on an ipBlock and on the synthetic address {address} of \
+                 {who}; {advice}"
             )
         };
         deciding.into_iter().map(note).collect()
     }
 
-    fn networks(&self) -> Vec<IpNet> {
+    /// The networks that the pods can have.
+    pub(crate) fn networks(&self) -> Vec<IpNet> {
         if self.pod_networks.is_empty() {
             USUAL.iter().filter_map(|net| net.parse().ok()).collect()
         } else {

@@ -11,7 +11,7 @@ use clap::Args;
 use weir_api::{Case, Manifests};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
-use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, Severity, World};
+use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World};
 use weir_reach::ReachState;
 use weir_source::LoadError;
 
@@ -89,6 +89,8 @@ pub(crate) struct Loaded {
     pub(crate) missing: Vec<Finding>,
     /// The outermost known workload of each pod, as `namespace/deployment/name`.
     pub(crate) owners: BTreeMap<PodId, String>,
+    /// The ports that the containers of each pod declare.
+    pub(crate) declared: BTreeMap<PodId, Vec<PortRange>>,
     /// The pods of each workload, under all of its names.
     pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
     /// The policies that a controller created, with the object that owns them.
@@ -274,7 +276,8 @@ fn failed(error: LoadError) -> anyhow::Error {
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, generated_for, synthetic, .. } = manifests;
+        let Manifests { objects, findings, owners, declared, generated_for, synthetic, .. } =
+            manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -289,6 +292,15 @@ impl From<Manifests> for Loaded {
             workloads.insert(name, pods);
         }
         let world = objects.into_iter().collect();
-        Loaded { world, findings, missing, owners: names, workloads, generated_for, synthetic }
+        Loaded {
+            world,
+            findings,
+            missing,
+            owners: names,
+            declared,
+            workloads,
+            generated_for,
+            synthetic,
+        }
     }
 }

@@ -170,7 +170,7 @@ impl PodAddresses<'_> {
 }
 
 /// Whether intervals contain all addresses of a network or none; `None` if only some.
-fn contains_all_or_none(intervals: &[(u128, u128)], net: &IpNet) -> Option<bool> {
+pub(crate) fn contains_all_or_none(intervals: &[(u128, u128)], net: &IpNet) -> Option<bool> {
     let (first, last) = (address_number(net.network()), address_number(net.broadcast()));
     let mut overlapping = intervals.iter().filter(|(start, end)| *start <= last && first <= *end);
     match overlapping.next() {

@@ -20,9 +20,12 @@ pub(crate) fn fold(lines: Vec<Vec<&PodId>>, cells: Cells) -> (Vec<Vec<&PodId>>, 
     let numbered = number(&cells);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // Only lines with the same cells, in any order, can be equal.
-    let mut candidates: BTreeMap<(Option<&str>, Vec<u32>), Vec<usize>> = BTreeMap::new();
+    let mut candidates: BTreeMap<(&str, Vec<u32>), Vec<usize>> = BTreeMap::new();
     for (at, pods) in lines.iter().enumerate() {
-        let namespace = pods.first().map(|id| &*id.namespace);
+        let Some(namespace) = pods.first().map(|id| &*id.namespace) else {
+            groups.push(vec![at]);
+            continue;
+        };
         let mut distinct: Vec<u32> =
             numbered[at].iter().copied().filter(|cell| *cell > 0).collect();
         distinct.sort_unstable();

@@ -20,6 +20,7 @@ mod comparison;
 mod connection;
 mod ends;
 mod evaluator;
+mod exposure;
 mod fold;
 mod indexed_chain;
 #[cfg(test)]
@@ -36,7 +37,8 @@ mod view;
 pub use assumption::{Assumption, PodAddresses};
 pub use comparison::{Comparison, ConnectionChange};
 pub use connection::{Connection, Reach};
-pub use matrix::{Cell, Coverage, Matrix, MatrixQuery};
+pub use exposure::{Exposure, NewPodNamespaces, NewPods};
+pub use matrix::{Cell, Coverage, Matrix, MatrixQuery, OTHER_NAMESPACES, RowLimits};
 pub use port::{phrase, spell};
 pub use port_query::PortQuery;
 

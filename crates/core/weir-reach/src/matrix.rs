@@ -17,6 +17,9 @@ use crate::{
     port_set::PortSetId,
 };
 
+/// The name of the row for all pods that are not selected.
+pub const OTHER_NAMESPACES: &str = "other namespaces";
+
 /// Which ends reach which.
 pub struct Matrix {
     /// The evaluated ports, as text.
@@ -25,6 +28,8 @@ pub struct Matrix {
     pub ends: Vec<String>,
     /// The number of pods in all rows.
     pub pods: usize,
+    /// The number of rows for them.
+    pub rows: usize,
     /// The number of host network pods, which have no row.
     pub host_network_pods: usize,
     /// Row by row; `None` where there is no connection to evaluate.
@@ -38,8 +43,10 @@ pub struct Cell {
     pub allowed: Vec<PortRange>,
     /// The closed ports.
     pub denied: Vec<PortRange>,
-    /// The ports that are open for some addresses and closed for others.
+    /// The ports that are open for some addresses or pods and closed for others.
     pub partly: Vec<PortRange>,
+    /// The open ports that are not evaluated, if all evaluated ports are closed.
+    pub other: Vec<PortRange>,
 }
 
 /// The share of the evaluated ports that pass.
@@ -47,16 +54,17 @@ pub struct Cell {
 pub enum Coverage {
     /// All of them.
     All,
-    /// Some of them.
+    /// Some of them, or only other ports.
     Some,
-    /// None of them.
+    /// No port at all.
     None,
 }
 
 impl Cell {
     /// The share of the evaluated ports that pass.
     pub fn coverage(&self) -> Coverage {
-        if self.allowed.is_empty() == self.denied.is_empty() || !self.partly.is_empty() {
+        let is_mixed = self.allowed.is_empty() == self.denied.is_empty();
+        if is_mixed || !self.partly.is_empty() || !self.other.is_empty() {
             Coverage::Some
         } else if self.denied.is_empty() {
             Coverage::All
@@ -81,15 +89,27 @@ impl Matrix {
 pub struct MatrixQuery<'a> {
     /// The state to evaluate.
     pub state: &'a ReachState,
-    /// The ports at the destination; empty for those that each destination names.
+    /// The ports at the destination; empty for those that each destination declares.
     pub ports: &'a [PortQuery],
+    /// The declared ports of the containers of each pod.
+    pub declared: &'a BTreeMap<PodId, Vec<PortRange>>,
     /// The workloads of pods, as `namespace/deployment/name`.
     pub owners: &'a BTreeMap<PodId, String>,
 }
 
-/// A row and column: ends that rules do not distinguish, or all that is outside.
+/// Limits for the rows of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct RowLimits {
+    /// The maximum number of pods with a row each. Above it, pods that are alike share a row.
+    pub single: usize,
+    /// The maximum number of rows to evaluate, before rows with equal cells are joined.
+    pub evaluated: usize,
+}
+
+/// A row and column: ends that rules do not distinguish, all pods that are not selected, or all that
+/// is outside.
 struct Line<'a> {
-    /// The pods; empty for the line of what is outside.
+    /// The selected pods; empty for the other lines.
     pods: Vec<&'a PodId>,
     classes: Vec<EndClass<'a>>,
     ports: NumberedPorts,
@@ -99,32 +119,30 @@ struct Line<'a> {
 type NumberedPorts = (usize, Rc<[(PortRange, usize)]>);
 
 impl MatrixQuery<'_> {
-    /// Evaluates the matrix of the selected pods. If there are more than `max_rows`, pods that are
-    /// alike share a row. Reports the progress as `(done, all)`.
+    /// Evaluates the matrix of the selected pods. Reports the progress as `(done, all)`. Fails
+    /// before the evaluation if there are too many rows, and returns their number.
     pub fn evaluate(
         &self,
         selected: impl Fn(&PodId) -> bool,
-        max_rows: usize,
+        limits: RowLimits,
         mut progress: impl FnMut(usize, usize),
-    ) -> Matrix {
+    ) -> Result<Matrix, usize> {
         let partition = Partition::new(&[self.state]);
         let mut evaluator = Evaluator::new(&[self.state], &partition.slices);
         let mut numbering = PortNumbering::default();
         let world = &self.state.world;
-        let pods: Vec<(usize, &PodId)> = (0..)
-            .zip(&partition.groups)
-            .flat_map(|(at, group)| group.pods.iter().map(move |id| (at, id)))
-            .filter(|(_, id)| selected(id))
-            .collect();
+        let all = (0..).zip(&partition.groups);
+        let all = all.flat_map(|(at, group)| group.pods.iter().map(move |id| (at, id)));
+        let (pods, others) = all.partition::<Vec<(usize, &PodId)>, _>(|(_, id)| selected(id));
         let names = PodNames::new(pods.iter().map(|(_, id)| *id), self.owners);
-        // Pods of one group share a row if they also have the same namespace and the same named
-        // ports.
-        type RowKey<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort]);
+        // Pods of one group share a row if they also have the same namespace and the same ports.
+        type RowKey<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort], &'a [PortRange]);
         let mut rows: BTreeMap<RowKey<'_>, Vec<&PodId>> = BTreeMap::new();
         for (group, id) in &pods {
-            let own = (pods.len() <= max_rows).then_some(*id);
+            let own = (pods.len() <= limits.single).then_some(*id);
             let ports = world.pods.get(*id).map(|pod| pod.ports.as_slice()).unwrap_or_default();
-            rows.entry((own, *group, &id.namespace, ports)).or_default().push(id);
+            let declared = self.declared.get(*id).map(Vec::as_slice).unwrap_or_default();
+            rows.entry((own, *group, &id.namespace, ports, declared)).or_default().push(id);
         }
         let mut lines: Vec<Line<'_>> = rows
             .into_values()
@@ -135,10 +153,21 @@ impl MatrixQuery<'_> {
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
+        if !others.is_empty() {
+            let mut groups: BTreeMap<usize, Vec<&PodId>> = BTreeMap::new();
+            others.iter().for_each(|(group, id)| groups.entry(*group).or_default().push(id));
+            let class = |pods: Vec<_>| evaluator.class(pods.into_iter().map(ReachEnd::Pod));
+            let classes = groups.into_values().map(class).collect();
+            let ports = numbering.list(&evaluator, self.ports_at(None));
+            lines.push(Line { pods: Vec::new(), classes, ports });
+        }
         let outside = partition.outside.iter().filter(|class| class.name.is_none());
         let classes = outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect();
         let ports = numbering.list(&evaluator, self.ports_at(None));
         lines.push(Line { pods: Vec::new(), classes, ports });
+        if lines.len() > limits.evaluated {
+            return Err(lines.len());
+        }
         let mut cache = CellCache::new();
         let mut cells: Vec<Vec<Option<Rc<Cell>>>> = Vec::with_capacity(lines.len());
         for (at, from) in lines.iter().enumerate() {
@@ -148,27 +177,34 @@ impl MatrixQuery<'_> {
         }
         progress(lines.len(), lines.len());
         let mut members: Vec<Vec<&PodId>> = lines.into_iter().map(|line| line.pods).collect();
-        if pods.len() > max_rows {
+        if pods.len() > limits.single {
             (members, cells) = fold::fold(members, cells);
         }
-        let name = |pods: &Vec<&PodId>| {
-            if pods.is_empty() { "outside".to_owned() } else { names.row(pods) }
+        let rows = members.iter().filter(|pods| !pods.is_empty()).count();
+        let name = |(at, pods): (usize, &Vec<&PodId>)| match at.checked_sub(rows) {
+            None => names.row(pods),
+            Some(0) if others.is_empty() => "outside".to_owned(),
+            Some(0) => OTHER_NAMESPACES.to_owned(),
+            Some(_) => "outside the cluster".to_owned(),
         };
-        let ends = members.iter().map(name).collect();
+        let ends = members.iter().enumerate().map(name).collect();
         let on_host = world.pods.values().filter(|pod| pod.host_network && selected(&pod.id));
-        Matrix {
+        Ok(Matrix {
             ports: self.describe_ports(),
             ends,
             pods: pods.len(),
+            rows,
             host_network_pods: on_host.count(),
             cells,
-        }
+        })
     }
 
     fn describe_ports(&self) -> String {
         match self.ports {
-            [] => "the named ports of the destination's containers, every port if it has none"
-                .to_owned(),
+            [] => {
+                "the ports that the destination's containers declare, every port if there are none"
+                    .to_owned()
+            }
             ports => {
                 let list: Vec<String> = ports.iter().map(PortQuery::to_string).collect();
                 list.join(", ")
@@ -179,14 +215,13 @@ impl MatrixQuery<'_> {
     /// The ports to evaluate at a destination; `None` for all ports.
     fn ports_at(&self, to: Option<&PodId>) -> Option<Vec<PortRange>> {
         let pod = to.and_then(|id| self.state.world.pods.get(id));
-        match (self.ports, pod) {
-            ([], Some(pod)) if !pod.ports.is_empty() => {
-                let ports = pod.ports.iter();
-                Some(ports.map(|port| PortRange::one(port.protocol, port.port)).collect())
-            }
-            ([], _) => None,
-            (ports, pod) => Some(ports.iter().flat_map(|port| port.at(pod)).collect()),
+        if self.ports.is_empty() {
+            return to
+                .and_then(|id| self.declared.get(id))
+                .filter(|list| !list.is_empty())
+                .cloned();
         }
+        Some(self.ports.iter().flat_map(|port| port.at(pod)).collect())
     }
 }
 
@@ -200,7 +235,19 @@ impl PortNumbering {
     fn list(&mut self, evaluator: &Evaluator<'_>, ports: Option<Vec<PortRange>>) -> NumberedPorts {
         let number = self.lists.len();
         let list = self.lists.entry(ports).or_insert_with_key(|ports| {
-            let mut ports = ports.clone().unwrap_or_else(|| evaluator.slices().to_vec());
+            let slices = evaluator.slices();
+            let mut ports = match ports {
+                None => slices.to_vec(),
+                Some(ports) => {
+                    let (whole, mut some): (Vec<PortRange>, Vec<PortRange>) =
+                        ports.iter().partition(|port| port.first == 0);
+                    let is_asked = |slice: &&PortRange| {
+                        whole.iter().any(|whole| whole.protocol == slice.protocol)
+                    };
+                    some.extend(slices.iter().filter(is_asked));
+                    some
+                }
+            };
             ports.sort();
             ports.dedup();
             (number, ports.into_iter().map(|port| (port, evaluator.slice(port))).collect())
@@ -243,8 +290,13 @@ fn cell<'a>(
             (true, false) => partly.push(*port),
         }
     }
+    let other = match allowed.is_empty() && partly.is_empty() {
+        true => union(in_any.iter().map(|at| evaluator.slices()[at])),
+        false => Vec::new(),
+    };
     let cell = (!open.is_empty() && !ports.is_empty()).then(|| {
-        Rc::new(Cell { allowed: union(allowed), denied: union(denied), partly: union(partly) })
+        let [allowed, denied, partly] = [allowed, denied, partly].map(union);
+        Rc::new(Cell { allowed, denied, partly, other })
     });
     cache.insert((open, *number), cell.clone());
     cell

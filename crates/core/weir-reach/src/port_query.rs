@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 use weir_model::{Pod, PortRange, Protocol};
 
-/// A port as a user types it: `80`, `80/UDP`, `http`, `dns/UDP`.
+/// A port as a user types it: `80`, `80/UDP`, `http`, `dns/UDP`, or `any` for all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortQuery {
     port: NumberOrName,
@@ -11,15 +11,26 @@ pub struct PortQuery {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NumberOrName {
+    Any,
     Number(u16),
     Name(String),
 }
 
 impl PortQuery {
+    /// Whether it stands for all ports.
+    pub fn is_any(&self) -> bool {
+        self.port == NumberOrName::Any
+    }
+
     /// The matching ports of a destination. A number without a protocol is a TCP port; a name
     /// refers to a port of the pod.
     pub fn at(&self, pod: Option<&Pod>) -> Vec<PortRange> {
         match &self.port {
+            NumberOrName::Any => {
+                let protocols = Protocol::ALL.into_iter();
+                let asked = protocols.filter(|p| self.protocol.is_none_or(|asked| asked == *p));
+                asked.map(PortRange::all).collect()
+            }
             NumberOrName::Number(port) => {
                 vec![PortRange::one(self.protocol.unwrap_or(Protocol::Tcp), *port)]
             }
@@ -39,6 +50,10 @@ impl fmt::Display for PortQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol;
         match &self.port {
+            NumberOrName::Any => match protocol {
+                None => f.write_str("any port"),
+                Some(protocol) => write!(f, "any {protocol} port"),
+            },
             NumberOrName::Number(port) => write!(f, "{port}/{}", protocol.unwrap_or(Protocol::Tcp)),
             NumberOrName::Name(name) => match protocol {
                 None => write!(f, "{name}"),
@@ -69,6 +84,7 @@ impl FromStr for PortQuery {
                 Ok(port @ 1..) => NumberOrName::Number(port),
                 _ => return Err(format!("{number} is not a valid port (1 to 65535)")),
             },
+            Err(_) if port == "any" => NumberOrName::Any,
             Err(_) if is_name(port) => NumberOrName::Name(port.to_owned()),
             Err(_) => {
                 return Err(format!("`{port}` is neither a port number nor a valid port name"));
@@ -90,9 +106,14 @@ mod tests {
 
     #[test]
     fn a_port_is_a_number_or_a_name_with_an_optional_protocol() {
-        for (text, expected) in
-            [("80", "80/TCP"), ("53/udp", "53/UDP"), ("http", "http"), ("dns/UDP", "dns/UDP")]
-        {
+        for (text, expected) in [
+            ("80", "80/TCP"),
+            ("53/udp", "53/UDP"),
+            ("http", "http"),
+            ("dns/UDP", "dns/UDP"),
+            ("any", "any port"),
+            ("any/udp", "any UDP port"),
+        ] {
             assert_eq!(
                 text.parse::<PortQuery>().map(|port| port.to_string()),
                 Ok(expected.to_owned())

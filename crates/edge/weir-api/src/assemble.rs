@@ -6,7 +6,7 @@ use std::{
 
 use weir_model::{
     Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node,
-    Object, ObjectRef, Pod, PodId, Policy, PolicyId, Service, Severity, World,
+    Object, ObjectRef, Pod, PodId, Policy, PolicyId, PortRange, Service, Severity, World,
 };
 
 use crate::{
@@ -34,6 +34,7 @@ pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests
         objects,
         findings: all.findings,
         owners,
+        declared: all.declared,
         generated_for: all.generated_for,
         requested,
         synthetic,
@@ -46,6 +47,7 @@ struct Assembly {
     findings: Vec<Finding>,
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
+    declared: BTreeMap<PodId, Vec<PortRange>>,
     templates: BTreeMap<WorkloadRef, Template>,
     generated_for: BTreeMap<PolicyId, Name>,
     requested: Vec<(Policy, Name)>,
@@ -66,9 +68,10 @@ impl Assembly {
                     self.generated_for.extend(id.map(|id| (id, by)));
                 }
             }
-            Lowered::Pod { pod, owners } => {
+            Lowered::Pod { pod, owners, declared } => {
                 let id = pod.id.clone();
                 if self.put(Object::Pod(pod)) {
+                    self.declared.insert(id.clone(), declared);
                     self.owned.insert(id, owners);
                 }
             }
@@ -158,6 +161,7 @@ impl Assembly {
             let mut pod = template.pod.clone();
             pod.id.name = free_name(&self.objects, owner);
             owners.entry(owner.clone()).or_default().push(pod.id.clone());
+            self.declared.insert(pod.id.clone(), template.declared.clone());
             self.objects.insert(Key::Pod(pod.id.clone()), Object::Pod(pod));
         }
         owners

@@ -3,7 +3,9 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Finding, Location, Name, NameTable, Object, PodId, PolicyId, Severity};
+use weir_model::{
+    Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
+};
 
 use crate::{
     assemble,
@@ -20,6 +22,8 @@ pub struct Manifests {
     pub findings: Vec<Finding>,
     /// The pods of each workload.
     pub owners: BTreeMap<WorkloadRef, Vec<PodId>>,
+    /// The ports that the containers of each pod declare, with or without a name.
+    pub declared: BTreeMap<PodId, Vec<PortRange>>,
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,

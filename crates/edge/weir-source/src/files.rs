@@ -192,7 +192,7 @@ fn is_inherited(path: &Path) -> bool {
 }
 
 /// Whether the file has the extension of a manifest.
-pub(crate) fn is_manifest(path: &Path) -> bool {
+pub fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
 }

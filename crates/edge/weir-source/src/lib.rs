@@ -13,5 +13,5 @@ mod files;
 mod folder;
 pub mod manifests;
 
-pub use files::{LoadError, case_files, read_file};
+pub use files::{LoadError, case_files, is_manifest, read_file};
 pub use folder::{Folder, FolderWatch, WriteState};

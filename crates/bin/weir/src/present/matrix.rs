@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use weir_reach::{Coverage, Matrix, phrase};
+use weir_reach::{Connection, Coverage, Matrix, OTHER_NAMESPACES, phrase};
 
 use super::{
     count,
@@ -22,11 +22,16 @@ const MAX_TABLE_ROWS: usize = 60;
 /// The maximum number of names to print in a list.
 const MAX_NAMES: usize = 6;
 
-/// Writes the table, a legend, and the open ports of cells where only some are open. Writes a list
-/// instead if there are too many rows.
-pub(crate) fn write(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
+/// Writes the table, a legend, the open ports of cells where only some are open, and the connections
+/// with other namespaces. Writes a list instead of a table if there are too many rows.
+pub(crate) fn write(
+    out: &mut dyn Write,
+    matrix: &Matrix,
+    elsewhere: &[Connection],
+) -> io::Result<()> {
     if matrix.ends.len() > MAX_TABLE_ROWS {
-        return list(out, matrix);
+        list(out, matrix)?;
+        return write_elsewhere(out, elsewhere);
     }
     let name = |text: &str| text.chars().count();
     let longest = matrix.ends.iter().map(|end| name(end)).max().unwrap_or(0);
@@ -56,20 +61,13 @@ pub(crate) fn write(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
     }
     table::write(out, 0, &rows)?;
     writeln!(out)?;
-    writeln!(
-        out,
-        "{} all, {} some, {} none of: {}",
-        good("✓"),
-        some("~"),
-        bad("✗"),
-        Plain(&matrix.ports)
-    )?;
-    let shared = matrix.ends.len().saturating_sub(1);
-    if shared < matrix.pods {
+    writeln!(out, "{} all, {} some of: {}", good("✓"), some("~"), Plain(&matrix.ports))?;
+    writeln!(out, "{} closed, on every port", bad("✗"))?;
+    if matrix.rows < matrix.pods {
         let note = format!(
             "{} in {}: pods that are alike share a row",
             count(matrix.pods, "pod"),
-            count(shared, "row")
+            count(matrix.rows, "row")
         );
         writeln!(out, "{}", Painted(FAINT, note))?;
     }
@@ -81,7 +79,31 @@ pub(crate) fn write(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
             Painted(FAINT, format!("not shown: {who}, which policies cannot select"))
         )?;
     }
-    details(out, matrix)
+    details(out, matrix)?;
+    write_elsewhere(out, elsewhere)
+}
+
+/// Writes the connections with other namespaces.
+fn write_elsewhere(out: &mut dyn Write, connections: &[Connection]) -> io::Result<()> {
+    if connections.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nopen connections from and to other namespaces:")?;
+    let names = |names: &[String]| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Cell::from(abbreviated(&names))
+    };
+    let row = |connection: &Connection| {
+        let Connection { from, to, ports, family } = connection;
+        let family = family.map(|family| format!(" ({family} only)")).unwrap_or_default();
+        vec![names(from), "→".into(), names(to), format!("{}{family}", phrase(ports)).into()]
+    };
+    let rows: Vec<Vec<Cell>> = connections.iter().take(MAX_DETAILS).map(row).collect();
+    table::write(out, 2, &rows)?;
+    match connections.len().saturating_sub(MAX_DETAILS) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more; -o json lists all"),
+    }
 }
 
 /// Writes for each destination the sources that reach it.
@@ -118,7 +140,7 @@ fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
     let note = format!(
         "{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
         count(matrix.pods, "pod"),
-        count(matrix.ends.len() - 1, "row")
+        count(matrix.rows, "row")
     );
     writeln!(out, "\n{}", Painted(FAINT, note))
 }
@@ -130,8 +152,11 @@ fn abbreviated(names: &[&str]) -> String {
 }
 
 fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
-    let partial: Vec<_> =
-        matrix.connections().filter(|(_, _, cell)| cell.coverage() == Coverage::Some).collect();
+    let is_partial = |(from, to, cell): &(&str, &str, &weir_reach::Cell)| {
+        // Connections with other namespaces have their own list.
+        cell.coverage() == Coverage::Some && ![*from, *to].contains(&OTHER_NAMESPACES)
+    };
+    let partial: Vec<_> = matrix.connections().filter(is_partial).collect();
     if partial.is_empty() {
         return Ok(());
     }
@@ -146,6 +171,9 @@ fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
             }
             if !cell.partly.is_empty() {
                 words.push(format!("{} for some addresses", phrase(&cell.partly)));
+            }
+            if !cell.other.is_empty() {
+                words.push(format!("only other ports: {}", phrase(&cell.other)));
             }
             let plain = |text: &str| Cell::new(text, Style::new());
             vec![plain(from), plain("→"), plain(to), plain(&words.join("; "))]

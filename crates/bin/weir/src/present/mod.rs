@@ -6,6 +6,7 @@ pub(crate) mod dot;
 pub(crate) mod drops;
 pub(crate) mod explanation;
 pub(crate) mod explanation_view;
+pub(crate) mod exposure;
 pub(crate) mod findings;
 pub(crate) mod github;
 pub(crate) mod junit;

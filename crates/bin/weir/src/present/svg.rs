@@ -101,7 +101,12 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
     };
     let mut title = vec![format!("{from} → {to}")];
     for (word, ports) in cell.iter().flat_map(|cell| {
-        [("allowed", &cell.allowed), ("denied", &cell.denied), ("for some addresses", &cell.partly)]
+        [
+            ("allowed", &cell.allowed),
+            ("denied", &cell.denied),
+            ("for some addresses", &cell.partly),
+            ("other open ports", &cell.other),
+        ]
     }) {
         if !ports.is_empty() {
             title.push(format!("{word}: {}", spell(ports).join(", ")));

@@ -40,21 +40,22 @@ fn a_matrix_names_the_block_that_decides_about_a_synthetic_address() {
     check(
         &weir_reading("matrix -f - --port 8080", &manifests("10.0.0.0/8")),
         expect![[r#"
-        from ↓  to →  shop/api  shop/web  outside
-        shop/api      ·         ✓         ✓
-        shop/web      ✓         ·         ✓
-        outside       ~         ✓         ·
+            from ↓  to →  shop/api  shop/web  outside
+            shop/api      ·         ✓         ✓
+            shop/web      ✓         ·         ✓
+            outside       ~         ✓         ·
 
-        ✓ all, ~ some, ✗ none of: 8080/TCP
+            ✓ all, ~ some of: 8080/TCP
+            ✗ closed, on every port
 
-        open ports where only some are open:
-          outside  →  shop/api  8080/TCP for some addresses
-        --- stderr
-        -:22: info: 10.0.0.0/8 contains some of the addresses that pods can have: the result for shop/api and shop/web depends on the synthetic address 10.134.156.248 [synthetic-address]
-          NetworkPolicy shop/api spec.ingress[0].from[0]
-          hint: give the network of your pods with --pod-cidr
-        --- exit 0
-    "#]],
+            open ports where only some are open:
+              outside  →  shop/api  8080/TCP for some addresses
+            --- stderr
+            -:22: info: 10.0.0.0/8 contains some of the addresses that pods can have: the result for shop/api and shop/web depends on the synthetic address 10.134.156.248 [synthetic-address]
+              NetworkPolicy shop/api spec.ingress[0].from[0]
+              hint: give the network of your pods with --pod-cidr
+            --- exit 0
+        "#]],
     );
     let answer = json(&weir_reading("matrix -f - -o json", &manifests("10.0.0.0/8")));
     assert_eq!(answer["findings"][0]["code"], "synthetic-address");

@@ -91,15 +91,16 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
     check(
         &weir("matrix -n shop --port 5432", &kubeconfig),
         expect![[r#"
-        from ↓  to →  shop/cart  shop/db  shop/web  outside
-        shop/cart     ·          ✗        ✓         ✓
-        shop/db       ✓          ·        ✓         ✓
-        shop/web      ✓          ✓        ·         ✓
-        outside       ✓          ✗        ✓         ·
+            from ↓  to →  shop/cart  shop/db  shop/web  outside
+            shop/cart     ·          ✗        ✓         ✓
+            shop/db       ✓          ·        ✓         ✓
+            shop/web      ✓          ✓        ·         ✓
+            outside       ✓          ✗        ✓         ·
 
-        ✓ all, ~ some, ✗ none of: 5432/TCP
-        --- exit 0
-    "#]],
+            ✓ all, ~ some of: 5432/TCP
+            ✗ closed, on every port
+            --- exit 0
+        "#]],
     );
     check(
         &weir("lint", &kubeconfig),

@@ -10,6 +10,7 @@ mod controller;
 mod demo;
 mod diff;
 mod explain;
+mod git;
 mod lint;
 mod live;
 mod matrix;

@@ -1,6 +1,6 @@
 use expect_test::expect;
 
-use crate::{check, json, stdout, weir, weir_reading};
+use crate::{check, json, stderr, stdout, weir, weir_reading};
 
 #[test]
 fn the_shop_as_json() {
@@ -52,7 +52,8 @@ fn pods_that_no_rule_distinguishes_share_a_row() {
             shop/p10 and 29 more  ✓                    ✓                     ✓
             outside               ✗                    ✓                     ·
 
-            ✓ all, ~ some, ✗ none of: the named ports of the destination's containers, every port if it has none
+            ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+            ✗ closed, on every port
             60 pods in 2 rows: pods that are alike share a row
             --- exit 0
         "#]],
@@ -121,4 +122,232 @@ fn the_picture_in_the_documentation_is_current() {
     let picture = std::fs::read_to_string(crate::root().join("docs/img/shop-matrix.svg"));
     let output = weir("matrix -f examples/shop/manifests -o svg");
     assert!(picture.unwrap() == stdout(&output), "write it again with the command of this test");
+}
+
+/// A Deployment of namespace shop with one container port, `NUMBER` or `NUMBER, name: NAME`.
+fn deployment(name: &str, port: &str) -> String {
+    format!(
+        "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec: {{containers: [{{name: main, ports: [{{containerPort: {port}}}]}}]}}
+---
+"
+    )
+}
+
+/// A policy that allows ingress to one app of namespace shop.
+fn ingress(app: &str, rule: &str) -> String {
+    format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {app}, namespace: shop}}, spec: {{podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{rule}]}}}}\n---\n"
+    )
+}
+
+#[test]
+fn an_open_port_that_is_not_evaluated_is_shown() {
+    let manifests = deployment("db", "5432, name: sql") + &ingress("db", "{ports: [{port: 22}]}");
+    check(
+        &weir_reading("matrix -f -", &manifests),
+        expect![[r#"
+        from ↓  to →  shop/db  outside
+        shop/db       ·        ✓
+        outside       ~        ·
+
+        ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+        ✗ closed, on every port
+
+        open ports where only some are open:
+          outside  →  shop/db  only other ports: 22/TCP
+        --- exit 0
+    "#]],
+    );
+    check(
+        &weir_reading("matrix -f - --port any", &manifests),
+        expect![[r#"
+        from ↓  to →  shop/db  outside
+        shop/db       ·        ✓
+        outside       ~        ·
+
+        ✓ all, ~ some of: any port
+        ✗ closed, on every port
+
+        open ports where only some are open:
+          outside  →  shop/db  22/TCP
+        --- exit 0
+    "#]],
+    );
+    let answer = json(&weir_reading("matrix -f - --port sql -o json", &manifests));
+    let into_db = |answer: &serde_json::Value| {
+        let connections = answer["connections"].as_array().unwrap();
+        connections.iter().find(|c| c["to"] == "shop/db").unwrap().clone()
+    };
+    let answer = into_db(&answer);
+    assert_eq!(answer["reach"], "some");
+    assert_eq!(answer["otherPorts"], serde_json::json!(["22/TCP"]));
+    let udp = json(&weir_reading("matrix -f - --port any/UDP -o json", &manifests));
+    assert_eq!(into_db(&udp)["denied"], serde_json::json!(["UDP"]));
+    let output = weir_reading("explain -f - --from 192.0.2.1 --to shop/db --port any", &manifests);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn declared_ports_are_evaluated_with_or_without_a_name() {
+    let manifests = [
+        deployment("cart", "7070"),
+        deployment("currency", "7000, name: grpc"),
+        ingress("cart", "{ports: [{port: 7070}]}"),
+        ingress("currency", "{ports: [{port: 7000}]}"),
+    ]
+    .concat();
+    check(
+        &weir_reading("matrix -f -", &manifests),
+        expect![[r#"
+        from ↓  to →   shop/cart  shop/currency  outside
+        shop/cart      ·          ✓              ✓
+        shop/currency  ✓          ·              ✓
+        outside        ✓          ✓              ·
+
+        ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+        ✗ closed, on every port
+        --- exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn a_namespace_is_shown_with_its_connections_to_other_namespaces() {
+    check(
+        &weir("matrix -f examples/shop/manifests -n shop"),
+        expect![[r#"
+            from ↓  to →         shop/api  shop/db  shop/web  other namespaces  outside the cluster
+            shop/api             ·         ✗        ✗         ~                 ✗
+            shop/db              ✗         ·        ✗         ~                 ✗
+            shop/web             ~         ✗        ·         ~                 ✗
+            other namespaces     ~         ~        ~         ·                 ·
+            outside the cluster  ✗         ✗        ~         ·                 ·
+
+            ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+            ✗ closed, on every port
+
+            open ports where only some are open:
+              shop/web             →  shop/api  8080/TCP
+              outside the cluster  →  shop/web  8080/TCP
+
+            open connections from and to other namespaces:
+              shop/* (3)           →  kube-system/coredns  53/TCP, 53/UDP
+              shop/api             →  payments/checkout    8443/TCP
+              monitoring/* (2)     →  shop/api             9100/TCP
+              monitoring/* (2)     →  shop/db              9187/TCP
+              kube-system/coredns  →  shop/web             8080/TCP
+              monitoring/* (2)     →  shop/web             8080/TCP, 9100/TCP
+            --- exit 0
+        "#]],
+    );
+    let answer = json(&weir("matrix -f examples/shop/manifests -n shop -o json"));
+    let others = answer["otherNamespaces"].as_array().unwrap();
+    let scrape = others.iter().find(|c| c["ports"] == serde_json::json!(["9187/TCP"])).unwrap();
+    assert_eq!(scrape["from"], serde_json::json!(["monitoring/* (2)"]));
+}
+
+#[test]
+fn the_exposure_to_pods_that_do_not_exist_yet() {
+    let manifests = [
+        deployment("web", "8000"),
+        deployment("api", "8080"),
+        deployment("db", "5432"),
+        ingress("web", "{ports: [{port: 8000}]}"),
+        ingress(
+            "api",
+            "{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 8080}]}, \
+             {from: [{namespaceSelector: {matchLabels: {team: monitoring}}, podSelector: {}}], ports: [{port: 9100}]}, \
+             {from: [{namespaceSelector: {}}], ports: [{port: 53, protocol: UDP}]}",
+        ),
+        ingress("db", "{from: [{ipBlock: {cidr: 203.0.113.0/24}}]}"),
+    ]
+    .concat();
+    check(
+        &weir_reading("matrix -f - --exposure", &manifests),
+        expect![[r#"
+        open to pods and namespaces that do not exist yet
+          shop/api  ←  any pod in any namespace                    53/UDP
+          shop/api  ←  any pod in namespaces with team=monitoring  9100/TCP
+          shop/api  ←  pods with app=web in namespace shop         8080/TCP
+          shop/api  →  any pod in any namespace                    any port
+          shop/db   ←  none
+          shop/db   →  any pod in any namespace                    any port
+          shop/web  ←  any pod in any namespace                    8000/TCP
+          shop/web  →  any pod in any namespace                    any port
+        --- exit 0
+    "#]],
+    );
+    let answer = json(&weir_reading("matrix -f - --exposure -o json", &manifests));
+    let exposures = answer["exposures"].as_array().unwrap();
+    let monitoring = exposures.iter().find(|e| e["ports"] == serde_json::json!(["9100/TCP"]));
+    assert_eq!(monitoring.unwrap()["peers"]["namespaceSelector"], "team=monitoring");
+    assert_eq!(weir_reading("matrix -f - --exposure -o svg", &manifests).status.code(), Some(2));
+}
+
+#[test]
+fn admin_policies_limit_the_exposure() {
+    let deny = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: deny}, spec: {priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {tenant: other}}}]}]}}\n";
+    let manifests = deployment("web", "8000") + deny;
+    check(
+        &weir_reading("matrix -f - --exposure", &manifests),
+        expect![[r#"
+        open to pods and namespaces that do not exist yet
+          shop/web  ←  any pod in any namespace                 any port
+          shop/web  ←  any pod in namespaces with tenant=other  closed: any port
+          shop/web  →  any pod in any namespace                 any port
+        --- exit 0
+    "#]],
+    );
+}
+
+/// 4 namespaces of 5 pods each, where most pods reach most others.
+#[test]
+fn a_graph_of_many_edges_is_condensed() {
+    let namespaces = ["a", "b", "c", "d"];
+    let mut manifests = String::new();
+    for namespace in namespaces {
+        for pod in 1..=5 {
+            manifests += &format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: p{pod}, namespace: {namespace}, labels: {{app: p{pod}}}}}, spec: {{containers: []}}}}\n---\n"
+            );
+        }
+        let from = "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: a}}}, {podSelector: {}}";
+        manifests += &format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: one, namespace: {namespace}}}, spec: {{podSelector: {{matchLabels: {{app: p1}}}}, ingress: [{{from: [{from}]}}]}}}}\n---\n"
+        );
+    }
+    let graph = stdout(&weir_reading("matrix -f - -o dot", &manifests));
+    assert!(!graph.contains("concentrate"), "{graph}");
+    let edges: Vec<&str> = graph.lines().filter(|line| line.contains(" -> ")).collect();
+    assert!(edges.len() <= 30, "{} edges\n{graph}", edges.len());
+    let nodes: Vec<&str> = graph
+        .lines()
+        .filter(|l| !l.contains(" -> "))
+        .filter_map(|l| l.split_once(" ["))
+        .map(|(n, _)| n.trim())
+        .collect();
+    for edge in edges {
+        let (ends, _) = edge.split_once(" [").unwrap();
+        let (from, to) = ends.trim().split_once(" -> ").unwrap();
+        assert!(nodes.contains(&from) && nodes.contains(&to), "{edge}");
+    }
+    assert!(graph.contains("\"from everyone\" -> \"b/p2\""), "{graph}");
+    assert!(graph.contains("\"every pod of a\" -> \"b/p1\""), "{graph}");
+    assert_eq!(graph.matches('{').count(), graph.matches('}').count());
+}
+
+#[test]
+fn a_matrix_that_is_far_too_large_is_rejected_before_it_is_evaluated() {
+    let start = std::time::Instant::now();
+    let output = weir_reading("matrix -f -", &many_namespaces(1001));
+    assert!(stderr(&output).contains("a matrix of 1002 rows is too large to print"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -20,7 +20,7 @@ mod values;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, Severity};
+use weir_model::{Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, PortRange, Severity};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
@@ -49,8 +49,8 @@ pub(crate) enum Lowered {
     Generated { object: Object, by: Name },
     /// A policy that a controller will generate for the object `by`.
     Requested { policy: Policy, by: Name },
-    /// A pod and its owners, by kind (lower case) and name.
-    Pod { pod: Pod, owners: Vec<(Name, Name)> },
+    /// A pod, its owners by kind (lower case) and name, and the declared ports of its containers.
+    Pod { pod: Pod, owners: Vec<(Name, Name)>, declared: Vec<PortRange> },
     /// A workload.
     Template(Template),
     /// An unsupported kind.
@@ -68,6 +68,8 @@ pub(crate) struct Template {
     pub(crate) owners: Vec<(Name, Name)>,
     /// Whether it requests no pods.
     pub(crate) idle: bool,
+    /// The declared ports of its containers, with or without a name.
+    pub(crate) declared: Vec<PortRange>,
 }
 
 /// Lowers objects one after the other, for any length of time. Objects share equal texts, which are

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{
     Claim, Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId,
-    Protocol,
+    PortRange, Protocol,
 };
 
 use super::{Home, LowerContext, Lowered, Meta, Template, meta, selector};
@@ -23,7 +23,8 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let phase = tree.path(&["status", "phase"]).and_then(Tree::text);
     pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
     pod.addresses = addresses(ctx, tree);
-    Some(Lowered::Pod { pod, owners: meta.owners })
+    let declared = tree.get("spec").map(declared_ports).unwrap_or_default();
+    Some(Lowered::Pod { pod, owners: meta.owners, declared })
 }
 
 /// A workload, by the pod its template describes.
@@ -61,7 +62,8 @@ pub(crate) fn template(ctx: &mut LowerContext, tree: &Tree, kind: &str) -> Optio
     let idle =
         matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(TreeValue::Int(0, _)));
     let kind = ctx.name(&kind.to_lowercase());
-    Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle }))
+    let declared = template.get("spec").map(declared_ports).unwrap_or_default();
+    Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle, declared }))
 }
 
 /// Runs `f` several steps further down.
@@ -102,14 +104,42 @@ fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &Meta) -> Po
     }
 }
 
+/// The fields of containers that keep running, and whether only sidecars among them do (N12).
+const CONTAINERS: [(&str, bool); 2] = [("containers", false), ("initContainers", true)];
+
+fn is_sidecar(container: &Tree) -> bool {
+    container.get("restartPolicy").and_then(Tree::text) == Some("Always")
+}
+
+/// The valid ports of all containers that keep running, with or without a name.
+fn declared_ports(spec: &Tree) -> Vec<PortRange> {
+    let mut ports = BTreeSet::new();
+    for (field, sidecars_only) in CONTAINERS {
+        let containers = spec.get(field).map_or(&[][..], Tree::items);
+        for container in containers.iter().filter(|c| !sidecars_only || is_sidecar(c)) {
+            for port in container.get("ports").map_or(&[][..], Tree::items) {
+                let number = match port.get("containerPort").map(|number| &number.value) {
+                    Some(TreeValue::Int(number, _)) => u16::try_from(*number).ok(),
+                    _ => None,
+                };
+                let word = port.get("protocol").and_then(Tree::text).unwrap_or("TCP");
+                let protocol = PROTOCOLS.iter().find(|(name, _)| *name == word);
+                if let (Some(number @ 1..), Some((_, protocol))) = (number, protocol) {
+                    ports.insert(PortRange::one(*protocol, number));
+                }
+            }
+        }
+    }
+    ports.into_iter().collect()
+}
+
 /// The named ports of all containers, and of those init containers that keep running (N12).
 fn named_ports(ctx: &mut LowerContext, spec: &Tree) -> Vec<NamedPort> {
     let mut ports = Vec::new();
-    for (field, sidecars_only) in [("containers", false), ("initContainers", true)] {
+    for (field, sidecars_only) in CONTAINERS {
         let containers = spec.get(field).map_or(&[][..], Tree::items);
         for (at, container) in containers.iter().enumerate() {
-            let restart = container.get("restartPolicy").and_then(Tree::text);
-            if sidecars_only && restart != Some("Always") {
+            if sidecars_only && !is_sidecar(container) {
                 continue;
             }
             let Some(list) = container.get("ports") else { continue };
