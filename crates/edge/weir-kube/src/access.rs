@@ -1,5 +1,5 @@
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -69,7 +69,8 @@ impl Access {
 
     /// Connects. The client has no request timeout, because a watch stays open for minutes.
     pub(crate) async fn client(&self) -> Result<Client, ApiError> {
-        let (config, context) = self.config().await?;
+        let (mut config, context) = self.config().await?;
+        trim_token(&mut config);
         if config.accept_invalid_certs {
             self.warned.0.get_or_init(|| {
                 tracing::warn!(
@@ -195,6 +196,18 @@ impl Direct {
             current_context: Some(NAME.into()),
             ..Kubeconfig::default()
         }
+    }
+}
+
+/// Replaces a token file by its text if there is white space around the token, which kube would send.
+/// When the token expires, a new client reads the file again.
+fn trim_token(config: &mut Config) {
+    let auth = &mut config.auth_info;
+    if let (None, Some(path)) = (&auth.token, &auth.token_file)
+        && let Ok(text) = fs::read_to_string(path)
+        && text != text.trim()
+    {
+        auth.token = Some(text.trim().to_owned().into());
     }
 }
 

@@ -71,6 +71,13 @@ fn a_single_pod_is_read_without_a_watch() {
     assert!(matches!(rejected.get("single", "web"), Err(ApiError::Unauthorized)));
     fs::write(folder.path().join("token"), &user.token).unwrap();
     assert!(rejected.get("single", "web").unwrap().is_some());
+    // A token file with a line break at the end, as editors and `echo` write it.
+    for token in ["no such token", &user.token] {
+        fs::write(folder.path().join("token"), format!("{token}\n")).unwrap();
+        let pods = PodClient::new(Access::new(Some(&kubeconfig), None)).unwrap();
+        let found = pods.get("single", "web");
+        assert_eq!(found.is_ok(), token == user.token, "{found:?}");
+    }
 }
 
 #[test]
