@@ -20,29 +20,8 @@ pub(crate) const CONFLICT: &str = "conflicting-object";
 
 /// Assembles the lowered objects. The result does not depend on the order of the files, except for
 /// which of two conflicting objects is the first.
-pub(crate) fn assemble(found: Vec<Lowered>, findings: Vec<Finding>) -> Manifests {
-    let mut all = Assembly { findings, ..Assembly::default() };
-    found.into_iter().for_each(|lowered| all.add(lowered));
-    let requested = all.add_requested();
-    let owners = all.assign_pods();
-    all.imply_namespaces();
-    let synthetic = assign_synthetic_addresses(&mut all.objects);
-    let mut objects: Vec<Object> = all.objects.into_values().collect();
-    // Namespaces and nodes come first. Within a kind, the objects are sorted already.
-    objects.sort_by_key(|object| !matches!(object, Object::Namespace(_) | Object::Node(_)));
-    Manifests {
-        objects,
-        findings: all.findings,
-        owners,
-        declared: all.declared,
-        generated_for: all.generated_for,
-        requested,
-        synthetic,
-    }
-}
-
-#[derive(Default)]
-struct Assembly {
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
     objects: BTreeMap<Key, Object>,
     findings: Vec<Finding>,
     /// The owners of each pod, by kind and name.
@@ -54,7 +33,34 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn add(&mut self, lowered: Lowered) {
+    /// The result, with these findings before those about the objects together.
+    pub(crate) fn finish(mut self, mut findings: Vec<Finding>) -> Manifests {
+        let requested = self.add_requested();
+        let owners = self.assign_pods();
+        self.imply_namespaces();
+        let synthetic = assign_synthetic_addresses(&mut self.objects);
+        // Namespaces and nodes come first. Within a kind, the objects are sorted already.
+        let mut first = Vec::new();
+        let mut objects = Vec::with_capacity(self.objects.len());
+        for object in self.objects.into_values() {
+            let is_first = matches!(object, Object::Namespace(_) | Object::Node(_));
+            if is_first { &mut first } else { &mut objects }.push(object);
+        }
+        objects.splice(0..0, first);
+        self.findings.into_iter().for_each(|finding| keep(&mut findings, finding));
+        Manifests {
+            objects,
+            findings,
+            owners,
+            declared: self.declared,
+            generated_for: self.generated_for,
+            requested,
+            synthetic,
+        }
+    }
+
+    /// Adds an object.
+    pub(crate) fn add(&mut self, lowered: Lowered) {
         match lowered {
             Lowered::Object(object) => {
                 self.put(object);
@@ -71,8 +77,12 @@ impl Assembly {
             Lowered::Pod { pod, owners, declared } => {
                 let id = pod.id.clone();
                 if self.put(Object::Pod(pod)) {
-                    self.declared.insert(id.clone(), declared);
-                    self.owned.insert(id, owners);
+                    if !declared.is_empty() {
+                        self.declared.insert(id.clone(), declared);
+                    }
+                    if !owners.is_empty() {
+                        self.owned.insert(id, owners);
+                    }
                 }
             }
             Lowered::Requested { policy, by } => self.requested.push((policy, by)),
@@ -129,7 +139,7 @@ impl Assembly {
                 let name = ObjectRef { kind, namespace, name };
                 let first = entry.get().pod.location.clone();
                 let finding = if entry.get().is_equivalent(&template) {
-                    duplicate(name, first, again, EQUAL)
+                    equal(name, first, again)
                 } else {
                     conflict(name, first, again)
                 };
@@ -234,7 +244,7 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
             let kept = "the definitions differ, and the policy allows nothing until one is removed";
             duplicate(name, locations.0, locations.1, kept)
         }
-        _ if same => duplicate(name, locations.0, locations.1, EQUAL),
+        _ if same => equal(name, locations.0, locations.1),
         _ => conflict(name, locations.0, locations.1),
     }
 }
@@ -257,6 +267,11 @@ pub fn assign_addresses(world: &mut World) -> BTreeSet<IpAddr> {
 
 /// Assigns synthetic addresses to the pods without addresses, and returns these addresses.
 pub(crate) fn assign_synthetic_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet<IpAddr> {
+    let is_missing =
+        |object: &Object| matches!(object, Object::Pod(pod) if pod.addresses.is_empty());
+    if !objects.values().any(is_missing) {
+        return BTreeSet::new();
+    }
     let mut taken = BTreeSet::new();
     let mut nodes: BTreeMap<Name, Node> = BTreeMap::new();
     for object in objects.values() {
@@ -309,8 +324,12 @@ pub(crate) fn duplicate(
     }
 }
 
-/// The end of the message about two equal definitions.
-const EQUAL: &str = "both definitions are equal";
+/// The finding about two equal definitions of an object, which do no harm.
+fn equal(object: ObjectRef, first: Option<Location>, again: Option<Location>) -> Finding {
+    let severity = Severity::Info;
+    let hint = "no action is needed; you can remove one of the two".into();
+    Finding { severity, hint, ..duplicate(object, first, again, "both definitions are equal") }
+}
 
 /// The finding about two different definitions of an object other than a policy.
 fn conflict(object: ObjectRef, first: Option<Location>, again: Option<Location>) -> Finding {

@@ -1,3 +1,5 @@
+mod intake;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -7,9 +9,10 @@ use weir_model::{
     Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
 };
 
+use self::intake::Intake;
 use crate::{
-    assemble,
-    document::{self, DocumentSink, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
+    assemble::{self, Assembly},
+    document::{self, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
     lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, TOO_MANY, keep},
 };
 
@@ -35,15 +38,17 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// The findings because of which `objects` is incomplete or wrong: the unread rest of a file,
-    /// an object without a kind or with a misspelt one, objects in a list that is invalid, a policy
+    /// The findings because of which `objects` is incomplete or wrong: a document with a syntax
+    /// error, an object without a kind or with a misspelt one, objects in a list that is invalid, a policy
     /// whose namespace is invalid, one of two conflicting objects, and everything beyond the limit
     /// of findings.
     ///
     /// While there are any, results about the world may be wrong.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| match finding.code {
-            SYNTAX | TOO_MANY | MISPLACED | assemble::CONFLICT => true,
+            TOO_MANY | MISPLACED | assemble::CONFLICT => true,
+            // It is a warning in a document of a kind that is not supported.
+            SYNTAX => finding.severity == Severity::Error,
             UNKNOWN_KIND => finding.severity >= Severity::Warning,
             // A finding about a field of an object names the object; this one is about a list.
             UNKNOWN_FIELD => finding.object.is_none(),
@@ -96,10 +101,14 @@ pub struct WorkloadRef {
 #[derive(Debug, Default)]
 pub struct ManifestReader {
     names: NameTable,
+    /// The objects of the current document.
     found: Vec<Lowered>,
+    /// The objects of all other documents.
+    assembly: Assembly,
     findings: Vec<Finding>,
     unknown: BTreeSet<Name>,
     documents: usize,
+    objects: usize,
 }
 
 impl ManifestReader {
@@ -108,12 +117,10 @@ impl ManifestReader {
         ManifestReader::default()
     }
 
-    /// Reads one file. Errors in it become findings. The objects before a syntax error stay.
+    /// Reads one file. Errors in it become findings. A syntax error concerns only its document;
+    /// the elements of a list before it stay.
     pub fn read_file(&mut self, file: Name, bytes: &[u8]) {
-        let mut intake = Intake { reader: self, file: file.clone(), list: None };
-        if let Err(error) = document::parse(bytes, &mut intake) {
-            keep(&mut self.findings, unreadable(&file, &error));
-        }
+        document::parse(bytes, &mut Intake::new(self, file));
     }
 
     /// The number of documents that were not empty. An empty list counts.
@@ -121,10 +128,21 @@ impl ManifestReader {
         self.documents
     }
 
+    /// The number of objects and lists of any kind, of policy tests, and of documents with errors,
+    /// which may be objects.
+    pub fn objects(&self) -> usize {
+        self.objects
+    }
+
     /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic
     /// addresses.
     pub fn finish(self) -> Manifests {
-        assemble::assemble(self.found, self.findings)
+        self.assembly.finish(self.findings)
+    }
+
+    /// Adds the objects of the current document to the others.
+    fn flush(&mut self) {
+        self.found.drain(..).for_each(|lowered| self.assembly.add(lowered));
     }
 
     fn add(&mut self, file: &Name, tree: &Tree, list: Option<&ListKind>) {
@@ -235,14 +253,22 @@ const FOREIGN_POLICY: &str = "foreign-policy";
 /// The code of a finding about an unknown field.
 const UNKNOWN_FIELD: &str = "unknown-field";
 
-/// The code of a finding about a file that could not be read completely.
+/// The code of a finding about a document that could not be read.
 const SYNTAX: &str = "syntax";
 
-/// The finding about a file that could not be read completely.
+/// The code of a finding about a key that a mapping has twice.
+const DUPLICATE_KEY: &str = "duplicate-key";
+
+/// The finding about a document that could not be read: a warning if weir would ignore the object.
 pub(crate) fn unreadable(file: &Name, error: &SyntaxError) -> Finding {
     let location = Location { file: file.clone(), line: error.line };
-    let message = format!("{}; the rest of the file was not read", error.message);
-    general(location, SYNTAX, message, error.hint.clone())
+    let ignored = error.kind.as_deref().filter(|kind| lower::is_ignored(kind));
+    let (severity, what) = match ignored {
+        Some(kind) => (Severity::Warning, format!("this {kind}")),
+        None => (Severity::Error, "this document".into()),
+    };
+    let message = format!("{}; {what} was not read", error.message);
+    Finding { severity, ..general(location, SYNTAX, message, error.hint.clone()) }
 }
 
 /// The finding about a key that a mapping has twice.
@@ -254,11 +280,11 @@ pub(crate) fn repeated(file: &Name, repeat: &Repeat) -> Finding {
             "the key \"kind\" occurs twice, in lines {first} and {again}: a `---` seems to be missing between two objects"
         );
         let hint = "write a line `---` between the two objects".into();
-        return general(location, "duplicate-key", message, hint);
+        return general(location, DUPLICATE_KEY, message, hint);
     }
     let key = document::quote(key);
     let message = format!("the key {key} occurs twice, in lines {first} and {again}");
-    general(location, "duplicate-key", message, "remove one of the two".into())
+    general(location, DUPLICATE_KEY, message, "remove one of the two".into())
 }
 
 /// An error that is not about an object.
@@ -267,132 +293,11 @@ fn general(location: Location, code: &'static str, message: String, hint: String
     Finding { location, code, severity: Severity::Error, object, field, message, hint }
 }
 
-/// Lowers documents while they are read.
-struct Intake<'r> {
-    reader: &'r mut ManifestReader,
-    file: Name,
-    list: Option<OpenList>,
-}
-
-/// A list whose elements arrive before its kind.
-struct OpenList {
-    /// The number of objects before it.
-    found: usize,
-    /// The number of findings before it.
-    findings: usize,
-    /// The elements without a kind.
-    waiting: Vec<Tree>,
-}
-
-impl DocumentSink for Intake<'_> {
-    const ITEMS: bool = true;
-
-    fn item(&mut self, head: &[MapEntry], _: usize, mut item: Tree) {
-        let reader = &mut *self.reader;
-        let list = self.list.get_or_insert_with(|| OpenList {
-            found: reader.found.len(),
-            findings: reader.findings.len(),
-            waiting: Vec::new(),
-        });
-        let known = list_kind(head);
-        if item.get("kind").is_some() || !known.kind.is_empty() {
-            reader.add(&self.file, &item, Some(&known));
-        } else {
-            slim(&mut item);
-            list.waiting.push(item);
-        }
-    }
-
-    fn document(&mut self, root: Tree) {
-        let list = self.list.take();
-        if root.is_null() {
-            return;
-        }
-        self.reader.documents += 1;
-        match (list, root.get("kind").and_then(Tree::text)) {
-            (Some(list), Some(kind)) if document::is_list(kind) => {
-                let known = list_kind(root.entries());
-                self.reader.report_misplaced_items(&self.file, &root);
-                for item in &list.waiting {
-                    self.reader.add(&self.file, item, Some(&known));
-                }
-            }
-            (Some(list), _) => {
-                self.reader.found.truncate(list.found);
-                self.reader.findings.truncate(list.findings);
-                self.reader.add(&self.file, &root, None);
-            }
-            (None, _) => {
-                let (root, others) = separate(root);
-                self.reader.add(&self.file, &root, None);
-                others.iter().for_each(|other| self.reader.add(&self.file, other, None));
-            }
-        }
-    }
-
-    fn repeat(&mut self, repeat: Repeat) {
-        keep(&mut self.reader.findings, repeated(&self.file, &repeat));
-    }
-}
-
-/// Separates objects that follow each other without `---`, which form one mapping with repeated
-/// keys, so that none of them is lost. The first keeps all keys. The others get their first key
-/// twice, so that a policy among them is rejected.
-fn separate(root: Tree) -> (Tree, Vec<Tree>) {
-    let is_kind = |entry: &&MapEntry| &*entry.key == "kind";
-    if root.entries().iter().filter(is_kind).count() < 2 {
-        return (root, Vec::new());
-    }
-    let mut parts: Vec<Vec<MapEntry>> = Vec::new();
-    let mut seen = BTreeSet::new();
-    for entry in root.entries() {
-        if parts.is_empty() || !seen.insert(&entry.key) {
-            seen = BTreeSet::from([&entry.key]);
-            parts.push(Vec::new());
-        }
-        parts.last_mut().into_iter().for_each(|part| part.push(entry.clone()));
-    }
-    let others = parts.into_iter().skip(1).filter_map(|mut part| {
-        let first = part.first()?.clone();
-        let line = first.line;
-        part.push(first);
-        Some(Tree { line, value: TreeValue::Map(part) })
-    });
-    let others = others.collect();
-    (root, others)
-}
-
 /// The kind of a list's elements: a `PodList` contains Pods.
 fn list_kind(entries: &[MapEntry]) -> ListKind {
     let text = |key| document::find(entries, key).and_then(Tree::text);
     let kind = text("kind").and_then(|kind| kind.strip_suffix("List")).unwrap_or("");
     ListKind { api_version: text("apiVersion").map(Into::into), kind: kind.into() }
-}
-
-/// Removes large parts of a waiting object that lowering never reads.
-fn slim(tree: &mut Tree) {
-    const BULK: [&str; 12] = [
-        "annotations",
-        "args",
-        "command",
-        "conditions",
-        "containerStatuses",
-        "env",
-        "ephemeralContainers",
-        "images",
-        "initContainerStatuses",
-        "managedFields",
-        "volumeMounts",
-        "volumes",
-    ];
-    match &mut tree.value {
-        TreeValue::Map(entries) => {
-            entries.retain(|entry| !BULK.contains(&&*entry.key));
-            entries.iter_mut().for_each(|entry| slim(&mut entry.value));
-        }
-        TreeValue::Seq(items) => items.iter_mut().for_each(slim),
-        _ => (),
-    }
 }
 
 #[cfg(test)]

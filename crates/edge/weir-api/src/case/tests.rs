@@ -305,9 +305,9 @@ probes:
     check(
         "name: [",
         expect![[r#"
-            case f at f:2
-            2: error syntax  
-                this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read
+            case f at f:1
+            1: error syntax  
+                this is not YAML: the list or mapping that begins here has no end (column 7); this document was not read
                 check indentation, quotes and brackets around this line
         "#]],
     );

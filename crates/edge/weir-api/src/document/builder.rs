@@ -27,20 +27,27 @@ pub(super) trait Events {
     fn event(&mut self, event: ParseEvent, line: u32) -> Result<(), SyntaxError>;
 }
 
-/// A sink for syntax checks: it ignores the content.
-pub(super) struct Dry;
-
-impl Events for Dry {
-    fn event(&mut self, _: ParseEvent, _: u32) -> Result<(), SyntaxError> {
-        Ok(())
-    }
+/// A syntax check: it ignores the content, except for its depth.
+#[derive(Default)]
+pub(super) struct Dry {
+    depth: usize,
 }
 
-impl DocumentSink for Dry {
-    const ITEMS: bool = true;
-    fn item(&mut self, _: &[MapEntry], _: usize, _: Tree) {}
-    fn document(&mut self, _: Tree) {}
-    fn repeat(&mut self, _: Repeat) {}
+impl Events for Dry {
+    fn event(&mut self, event: ParseEvent, line: u32) -> Result<(), SyntaxError> {
+        match event {
+            ParseEvent::Seq(_) | ParseEvent::Map(_) if self.depth >= DEPTH => Err(too_deep(line)),
+            ParseEvent::Seq(_) | ParseEvent::Map(_) => {
+                self.depth += 1;
+                Ok(())
+            }
+            ParseEvent::End => {
+                self.depth = self.depth.saturating_sub(1);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Builds trees from events with an explicit stack, within limits.
@@ -90,6 +97,14 @@ struct Subtree {
 impl<'s, S: DocumentSink> Builder<'s, S> {
     pub(super) fn new(sink: &'s mut S) -> Self {
         Builder { sink, stack: Vec::new(), anchors: BTreeMap::new(), live: 0, expanded: 0 }
+    }
+
+    /// Discards the current document because of an error, which goes to the sink.
+    pub(super) fn abort(&mut self, error: SyntaxError) {
+        self.stack.clear();
+        self.anchors.clear();
+        self.live = 0;
+        self.sink.error(error);
     }
 
     fn open(&mut self, content: Content, anchor: usize, line: u32) -> Result<(), SyntaxError> {

@@ -6,8 +6,9 @@ use super::{
 };
 
 /// Reads consecutive JSON documents, with or without `---` between them.
-pub(super) fn parse(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
-    let mut reader = JsonParser { text, at: 0, line: 1 };
+/// The first line has this number.
+pub(super) fn parse(text: &str, line: u32, events: &mut impl Events) -> Result<(), SyntaxError> {
+    let mut reader = JsonParser { text, at: 0, line };
     loop {
         reader.skip_space();
         while reader.skip_separator() {

@@ -1,16 +1,16 @@
 //! Parses YAML and JSON into the same [`Tree`]s, which know their lines.
 //!
 //! ```text
-//!  bytes ─► text ─► yaml ─┐ events
-//!                   json ─┴──────► builder ─► DocumentSink: documents, and elements of long lists
+//!  bytes ─► text ─► parts ─► yaml ─┐ events
+//!                            json ─┴──────► builder ─► DocumentSink: documents, list elements
 //! ```
 
-mod bounded;
 mod builder;
 mod conversion;
 mod deserialize;
 mod json;
 mod scalar;
+mod split;
 mod text;
 mod tree;
 mod yaml;
@@ -20,17 +20,20 @@ pub use tree::{MapEntry, Tree, TreeValue};
 pub(crate) use tree::{find, quote};
 
 use builder::{Builder, Dry};
+use split::Part;
 
 /// The greatest depth of nested collections.
 const DEPTH: usize = 128;
 /// The size limit of a file.
 pub const MAX_BYTES: usize = 512 << 20;
 
-/// Why the rest of a file could not be read.
+/// Why a document could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     /// The line where reading stopped, from 1; 0 if nothing was read.
     pub line: u32,
+    /// The kind of the object, if the document names exactly one.
+    pub kind: Option<Box<str>>,
     /// What was found and what was expected.
     pub message: String,
     /// What to do.
@@ -39,7 +42,8 @@ pub struct SyntaxError {
 
 impl SyntaxError {
     fn new(line: u32, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        SyntaxError { line, message: message.into(), hint: hint.into() }
+        let (message, hint) = (message.into(), hint.into());
+        SyntaxError { line, kind: None, message, hint }
     }
 }
 
@@ -68,36 +72,40 @@ pub(crate) trait DocumentSink {
     fn document(&mut self, root: Tree);
     /// A mapping has a key twice. It contains both entries.
     fn repeat(&mut self, repeat: Repeat);
+    /// The current document cannot be read. The next one follows.
+    fn error(&mut self, error: SyntaxError);
 }
 
-/// Reads a file. The sink receives everything before an error.
-pub(crate) fn parse(bytes: &[u8], sink: &mut impl DocumentSink) -> Result<(), SyntaxError> {
-    let text = text::decode(bytes)?;
-    let first = text.trim_start();
+/// Reads a file. An error concerns only its document, and those after it up to a line `---`.
+pub(crate) fn parse(bytes: &[u8], sink: &mut impl DocumentSink) {
+    let text = match text::decode(bytes) {
+        Ok(text) => text,
+        Err(error) => return sink.error(error),
+    };
+    let mut builder = Builder::new(sink);
+    for part in split::parts(text) {
+        let parsed = match is_json(part) {
+            true => json::parse(part.text, part.line, &mut builder),
+            false => yaml::parse(part.text, part.line, &mut builder),
+        };
+        if let Err(mut error) = parsed {
+            error.kind = split::kind(part.text).map(Into::into);
+            builder.abort(error);
+        }
+    }
+}
+
+/// Whether to read a part as JSON. Otherwise it is YAML, flow style, or JSON with YAML extensions.
+fn is_json(part: Part<'_>) -> bool {
+    let first = part.text.trim_start();
     let first = first.strip_prefix("---").unwrap_or(first).trim_start();
     if !first.starts_with(['{', '[']) {
-        return yaml::parse(text, &mut Builder::new(sink));
+        return false;
     }
-    let is_json = match json::parse(text, &mut Dry) {
-        Ok(()) => true,
-        // Otherwise it is flow style, JSON with YAML extensions, or broken. Then report the error
-        // of the parser that got further.
-        Err(in_json) => match yaml::parse(text, &mut Builder::new(&mut Dry)) {
-            Ok(()) => false,
-            Err(in_yaml) => {
-                // YAML reports a missing end in the line after it.
-                let last = text.trim_end().lines().count();
-                let [in_json, in_yaml] = [in_json, in_yaml]
-                    .map(|error| usize::try_from(error.line).map_or(last, |line| line.min(last)));
-                in_json > in_yaml || (in_json == in_yaml && looks_like_json(first))
-            }
-        },
-    };
-    if is_json {
-        json::parse(text, &mut Builder::new(sink))
-    } else {
-        yaml::parse(text, &mut Builder::new(sink))
-    }
+    let Err(in_json) = json::parse(part.text, part.line, &mut Dry::default()) else { return true };
+    let Err(in_yaml) = yaml::parse(part.text, part.line, &mut Dry::default()) else { return false };
+    // It is broken: report the error of the parser that got further.
+    in_json.line > in_yaml.line || (in_json.line == in_yaml.line && looks_like_json(first))
 }
 
 fn looks_like_json(text: &str) -> bool {
@@ -109,24 +117,24 @@ fn looks_like_json(text: &str) -> bool {
     }
 }
 
-/// All documents of a file up to the first error, the repeated keys, and that error.
+/// All readable documents of a file, the repeated keys, and the first error.
 pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) {
     let mut all = Documents::default();
-    let error = parse(bytes, &mut all).err();
-    (all.roots, all.repeats, error)
+    parse(bytes, &mut all);
+    (all.roots, all.repeats, all.error)
 }
 
 /// Calls `each` with the elements of a list's `items` one by one, so that the whole list is never
 /// in memory. Returns the rest of the list object.
 pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
-    let mut all = Items { each, rest: Tree::null(1) };
-    parse(bytes, &mut all)?;
-    Ok(all.rest)
+    let mut all = Items { each, rest: Ok(Tree::null(1)) };
+    parse(bytes, &mut all);
+    all.rest
 }
 
 struct Items<F> {
     each: F,
-    rest: Tree,
+    rest: Result<Tree, SyntaxError>,
 }
 
 impl<F: FnMut(Tree)> DocumentSink for Items<F> {
@@ -135,15 +143,21 @@ impl<F: FnMut(Tree)> DocumentSink for Items<F> {
         (self.each)(item);
     }
     fn document(&mut self, root: Tree) {
-        self.rest = root;
+        if self.rest.is_ok() {
+            self.rest = Ok(root);
+        }
     }
     fn repeat(&mut self, _: Repeat) {}
+    fn error(&mut self, error: SyntaxError) {
+        self.rest = Err(error);
+    }
 }
 
 #[derive(Default)]
 struct Documents {
     roots: Vec<Tree>,
     repeats: Vec<Repeat>,
+    error: Option<SyntaxError>,
 }
 
 impl DocumentSink for Documents {
@@ -154,6 +168,9 @@ impl DocumentSink for Documents {
     }
     fn repeat(&mut self, repeat: Repeat) {
         self.repeats.push(repeat);
+    }
+    fn error(&mut self, error: SyntaxError) {
+        self.error.get_or_insert(error);
     }
 }
 

@@ -1,84 +1,147 @@
-use saphyr_parser::{Event as Parsed, Parser, ScalarStyle, ScanError, Tag};
+//! Reads YAML as kubectl does: with the grammar of libyaml, from which kubectl's parser is derived.
+//!
+//! ```text
+//!  text ─► Scanner ─► tokens ─► Parser ─► events ─► Events
+//! ```
+//!
+//! Like kubectl, and unlike libyaml, it reads `{a:}` as the key `a:` and `[!!str, a]` as one value.
+//! It also reads some text that kubectl rejects: `[a?b]`, `"\/"`, and documents of YAML 1.2.
+
+mod block_scalar;
+mod cursor;
+mod flow_scalar;
+mod parser;
+mod properties;
+mod scan;
+
+use std::collections::BTreeMap;
 
 use super::{
     SyntaxError, TreeValue,
-    bounded::{Ahead, Bounded},
     builder::{Events, ParseEvent},
     scalar,
 };
+use cursor::ScanError;
+use parser::{Event, Parser, Tag};
 
-/// Reads a stream of YAML documents.
-pub(super) fn parse(text: &str, events: &mut impl Events) -> Result<(), SyntaxError> {
-    let ahead = Ahead::default();
-    let mut parser = Parser::new(Bounded::new(text, ahead.clone()));
-    let mut last = 1;
-    loop {
-        let (event, span) = match parser.next_event() {
-            None => return Ok(()),
-            Some(_) if ahead.is_too_far() => return Err(too_long(last)),
-            Some(Ok(parsed)) => parsed,
-            Some(Err(error)) => return Err(explain(text, &error)),
-        };
-        ahead.reset();
-        let line = line(span.start.line());
-        last = line;
-        let event = match event {
-            Parsed::StreamEnd => return Ok(()),
-            Parsed::Nothing | Parsed::StreamStart | Parsed::DocumentEnd => continue,
-            Parsed::DocumentStart(_) => ParseEvent::DocumentStart,
-            Parsed::Alias(id) => ParseEvent::Alias(id),
-            Parsed::SequenceStart(anchor, _) => ParseEvent::Seq(anchor),
-            Parsed::MappingStart(anchor, _) => ParseEvent::Map(anchor),
-            Parsed::SequenceEnd | Parsed::MappingEnd => ParseEvent::End,
-            Parsed::Scalar(text, style, anchor, tag) => {
-                match (style, tag.as_deref().map(is_text)) {
-                    (ScalarStyle::Plain, None) if text == "<<" && anchor == 0 => ParseEvent::Merge,
-                    (ScalarStyle::Plain, None | Some(false)) => {
-                        ParseEvent::Scalar(scalar::resolve(&text), anchor)
-                    }
-                    _ => ParseEvent::Scalar(TreeValue::Str(text.into()), anchor),
-                }
+/// Reads YAML documents from a part of a file, whose first line has this number.
+pub(super) fn parse<'t>(
+    text: &'t str,
+    line: u32,
+    events: &mut impl Events,
+) -> Result<(), SyntaxError> {
+    let near = Near { text, line };
+    if let Some(at) = control_character(text) {
+        let breaks = text[..at].matches('\n').count();
+        let line = line.saturating_add(u32::try_from(breaks).unwrap_or(u32::MAX));
+        let message = "this is not YAML: found a control character";
+        return Err(SyntaxError::new(
+            line,
+            message,
+            "remove it, or write it as an escape sequence in double quotes",
+        ));
+    }
+    let mut parser = Parser::new(text, line);
+    // The numbers of the anchors of the document, from 1.
+    let mut anchors: BTreeMap<&'t str, usize> = BTreeMap::new();
+    let mut count = 0;
+    while let Some(parsed) = parser.next_event() {
+        let (event, mark) = parsed.map_err(|error| near.explain(&error))?;
+        let mut number = |name: Option<&'t str>| match name {
+            None => 0,
+            Some(name) => {
+                count += 1;
+                anchors.insert(name, count);
+                count
             }
         };
-        events.event(event, line).map_err(|error| suspect_template(text, error))?;
+        let event = match event {
+            Event::DocumentStart => {
+                anchors.clear();
+                ParseEvent::DocumentStart
+            }
+            Event::Alias(name) => match anchors.get(name) {
+                Some(number) => ParseEvent::Alias(*number),
+                None => {
+                    let message =
+                        format!("this document has no anchor `&{name}` before the alias `*{name}`");
+                    let hint = "write the value out, or quote text that begins with `*`";
+                    return Err(near.suspect_template(SyntaxError::new(mark.line, message, hint)));
+                }
+            },
+            Event::Seq(anchor) => ParseEvent::Seq(number(anchor)),
+            Event::Map(anchor) => ParseEvent::Map(number(anchor)),
+            Event::End => ParseEvent::End,
+            Event::Scalar { text, is_plain: true, tag: None, anchor: None } if text == "<<" => {
+                ParseEvent::Merge
+            }
+            Event::Scalar { text, is_plain, tag, anchor } => {
+                let is_text = match tag {
+                    None => !is_plain,
+                    Some(tag) => tag == Tag::Text,
+                };
+                let value =
+                    if is_text { TreeValue::Str(text.into()) } else { scalar::resolve(&text) };
+                ParseEvent::Scalar(value, number(anchor))
+            }
+        };
+        events.event(event, mark.line).map_err(|error| near.suspect_template(error))?;
     }
+    Ok(())
 }
 
-fn too_long(line: u32) -> SyntaxError {
-    let message = "a collection in brackets is too long";
-    SyntaxError::new(line, message, "write it as a block, with `- ` and `key:` lines")
-}
-
-fn is_text(tag: &Tag) -> bool {
-    tag.suffix == "str" || (tag.handle.is_empty() && tag.suffix == "!")
-}
-
-fn line(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-fn explain(text: &str, error: &ScanError) -> SyntaxError {
-    let line = line(error.marker().line());
-    let column = error.marker().col() + 1;
-    let message = format!("this is not YAML: {} (column {column})", error.info());
-    let hint = if line_of(text, line).is_some_and(|l| l.trim_start_matches(' ').starts_with('\t')) {
-        "indent with spaces; YAML does not allow tabs there"
-    } else {
-        "check indentation, quotes and brackets around this line"
+/// The position of the first character that YAML does not allow.
+fn control_character(text: &str) -> Option<usize> {
+    // Most text has no byte that could be a part of one.
+    let is_suspect = |byte: &u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0x7f | 0xc2 | 0xef);
+    let first = text.as_bytes().iter().position(is_suspect)?;
+    let is_bad = |c: char| match c {
+        '\t' | '\n' | '\r' | '\u{85}' => false,
+        '\u{fffe}' | '\u{ffff}' => true,
+        c => c.is_control(),
     };
-    suspect_template(text, SyntaxError::new(line, message, hint))
+    text.get(first..)?.find(is_bad).map(|at| first + at)
 }
 
-/// Adds a hint about templates, the most common reason why a manifest is not YAML.
-fn suspect_template(text: &str, mut error: SyntaxError) -> SyntaxError {
-    let near = error.line.saturating_sub(2)..=error.line;
-    if near.into_iter().any(|at| line_of(text, at).is_some_and(|line| line.contains("{{"))) {
-        error.hint =
-            "this looks like a template: render it first, for example with `helm template`".into();
+/// The text around an error.
+struct Near<'t> {
+    text: &'t str,
+    line: u32,
+}
+
+impl Near<'_> {
+    fn explain(&self, error: &ScanError) -> SyntaxError {
+        let ScanError { mark, message, start } = error;
+        let before = self.text.get(..mark.at).unwrap_or("");
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        let mut message = format!("this is not YAML: {message} (column {column})");
+        if let Some(start) = start.filter(|start| start.line != mark.line) {
+            message.push_str(&format!("; the value begins in line {}", start.line));
+        }
+        let has_tab = |text: &str| text.trim_start_matches(' ').starts_with('\t');
+        let hint = if self.line(mark.line).is_some_and(has_tab) {
+            "indent with spaces; YAML does not allow tabs there"
+        } else {
+            "check indentation, quotes and brackets around this line"
+        };
+        self.suspect_template(SyntaxError::new(mark.line, message, hint))
     }
-    error
+
+    /// Adds a hint about templates, the most common reason why a manifest is not YAML.
+    fn suspect_template(&self, mut error: SyntaxError) -> SyntaxError {
+        let near = error.line.saturating_sub(2)..=error.line;
+        if near.into_iter().any(|at| self.line(at).is_some_and(|line| line.contains("{{"))) {
+            error.hint =
+                "this looks like a template: render it first, for example with `helm template`"
+                    .into();
+        }
+        error
+    }
+
+    fn line(&self, line: u32) -> Option<&str> {
+        self.text.lines().nth(usize::try_from(line.checked_sub(self.line)?).ok()?)
+    }
 }
 
-fn line_of(text: &str, line: u32) -> Option<&str> {
-    text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)
-}
+#[cfg(test)]
+mod tests;

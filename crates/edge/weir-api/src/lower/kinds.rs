@@ -129,9 +129,20 @@ fn meant(kind: &str, group: Option<&str>) -> Option<String> {
     Some(if kind == known { format!("apiVersion: {version}") } else { format!("kind: {known}") })
 }
 
+/// Whether objects of this kind have no meaning for policies, whatever their API group is.
+pub(crate) fn is_ignored(kind: &str) -> bool {
+    let lower = kind.to_lowercase();
+    let may_matter = lower.ends_with("policy")
+        || lower.ends_with("policies")
+        || lower.ends_with("list")
+        || lower == "memcached"
+        || KINDS.iter().any(|(known, _)| *known == kind);
+    !may_matter && meant_list(kind).is_none() && matches!(Guess::new(kind, None), Guess::Other)
+}
+
 /// Whether it is a common kind without meaning for policies.
 pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
-    const KINDS: [&str; 46] = [
+    const KINDS: [&str; 47] = [
         "APIService",
         "Binding",
         "CSIDriver",
@@ -139,6 +150,7 @@ pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
         "CertificateSigningRequest",
         "ClusterRole",
         "ClusterRoleBinding",
+        "Component",
         "ComponentStatus",
         "ConfigMap",
         "ControllerRevision",

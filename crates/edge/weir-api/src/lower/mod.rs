@@ -26,7 +26,7 @@ pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
 pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
 use kinds::is_familiar;
-pub(crate) use kinds::{Guess, meant_list};
+pub(crate) use kinds::{Guess, is_ignored, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
@@ -166,6 +166,11 @@ pub(crate) fn lower(
             )
         } else if tree.entries().iter().any(|entry| &*entry.key == "items") {
             (Severity::Error, "if it is a list of objects, add `apiVersion: v1` and `kind: List`")
+        } else if ["resources", "patches", "components"].iter().any(|key| tree.get(key).is_some()) {
+            (
+                Severity::Warning,
+                "if it is a kustomization, render it first: `kubectl kustomize DIR | weir … -f -`",
+            )
         } else {
             (Severity::Warning, "add `apiVersion` and `kind`, or exclude the file")
         };

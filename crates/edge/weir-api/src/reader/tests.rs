@@ -80,8 +80,8 @@ fn objects_before_a_syntax_error_are_kept() {
         expect![[r#"
             Namespace default kubernetes.io/metadata.name=default
             Pod default/a [] [10.0.0.1] []
-            4: error syntax  
-                this is not YAML: while parsing a node, did not find expected node content (column 1); the rest of the file was not read
+            3: error syntax  
+                this is not YAML: the list or mapping that begins here has no end (column 7); this document was not read
                 check indentation, quotes and brackets around this line
         "#]],
     );
@@ -94,8 +94,8 @@ items:
         expect![[r#"
             Namespace default kubernetes.io/metadata.name=default
             Pod default/a [] [10.0.0.1] []
-            5: error syntax  
-                this is not YAML: while parsing a flow mapping, did not find expected ',' or '}' (column 1); the rest of the file was not read
+            4: error syntax  
+                this is not YAML: the list or mapping that begins here has no end (column 41); this document was not read
                 check indentation, quotes and brackets around this line
         "#]],
     );
@@ -189,15 +189,39 @@ spec: {replicas: 0}
 
 /// Two policies of one name: the result denies everything that either of them denies.
 #[test]
-fn a_duplicate_object_is_an_error() {
+fn an_error_in_an_object_that_is_ignored_is_a_warning() {
+    let check = |text: &str, severity, missing| {
+        let mut reader = ManifestReader::new();
+        reader.read_file("f".into(), text.as_bytes());
+        let manifests = reader.finish();
+        let found: Vec<Severity> = manifests.findings.iter().map(|one| one.severity).collect();
+        assert_eq!((found, manifests.missing().count()), (vec![severity], missing), "{text}");
+    };
+    for kind in ["ConfigMap", "NetworkAttachmentDefinition", "CustomResourceDefinition"] {
+        check(&format!("kind: {kind}\nspec: [\n"), Severity::Warning, 0);
+        check(&format!("kind: {kind}\n\tspec: 1\n"), Severity::Warning, 0);
+    }
+    check("kind: Secret\na: 1\na: 1\n", Severity::Warning, 0);
+    for kind in ["Pod", "Deployment", "NetworkPolicy", "NetworkPolcy", "List", "PodList", "Lst"] {
+        check(&format!("kind: {kind}\nspec: [\n"), Severity::Error, 1);
+    }
+    for kind in ["CiliumNetworkPolicy", "Memcached", "ClusterSetNetworkPolicy"] {
+        check(&format!("kind: {kind}\nspec: [\n"), Severity::Error, 1);
+    }
+    check("kind: ConfigMap\nkind: Pod\nspec: [\n", Severity::Error, 1);
+    check("# kind: ConfigMap\nspec: [\n", Severity::Error, 1);
+}
+
+#[test]
+fn a_duplicate_object_is_reported() {
     check(
         &format!("{POD}\n---\n{POD}"),
         expect![[r#"
             Namespace default kubernetes.io/metadata.name=default
             Pod default/a [] [10.0.0.1] []
-            3: error duplicate-object Pod default/a 
+            3: info duplicate-object Pod default/a 
                 Pod default/a is defined twice, here and in f:1; both definitions are equal
-                remove one of the two, or give it another name
+                no action is needed; you can remove one of the two
         "#]],
     );
     let policy = |spec: &str| {
@@ -215,9 +239,9 @@ fn a_duplicate_object_is_an_error() {
             Namespace default kubernetes.io/metadata.name=default
             NetworkPolicy default/a Namespace for own/a=b
               ingress[0] line 1: allow anyone at any port
-            3: error duplicate-object NetworkPolicy default/a 
+            3: info duplicate-object NetworkPolicy default/a 
                 NetworkPolicy default/a is defined twice, here and in f:1; both definitions are equal
-                remove one of the two, or give it another name
+                no action is needed; you can remove one of the two
         "#]],
     );
     check(
