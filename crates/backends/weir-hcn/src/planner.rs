@@ -51,6 +51,10 @@ impl weir_datapath::Planner for Planner {
     type Installed = Installed;
     type Plan = HcnPlan;
 
+    fn has_rules(installed: &Installed) -> bool {
+        !installed.tracker.is_empty()
+    }
+
     fn plan(&mut self, program: &Program, delta: &Delta) -> HcnPlan {
         let mut touched: BTreeSet<PodId> = delta.endpoints.keys().cloned().collect();
         if !delta.sets.is_empty() {

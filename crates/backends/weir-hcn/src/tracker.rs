@@ -51,6 +51,11 @@ struct EndpointRuleIds {
 }
 
 impl Tracker {
+    /// Whether no ACL was written to any endpoint.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+
     /// Parses a file.
     pub fn parse(bytes: &[u8]) -> Result<Tracker, String> {
         let file: TrackerFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;

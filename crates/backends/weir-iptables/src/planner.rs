@@ -10,6 +10,7 @@ use crate::{
     common_chains::{self, CommonChains},
     derived_set::{DerivedSet, EntryForm},
     dispatch::{self, ChainsByAddress},
+    installed::Table,
     name,
     objects::Objects,
     pod_entries::{self, PodEntries},
@@ -45,6 +46,11 @@ const MAX_PAIRED_PORTS: usize = 4;
 impl weir_datapath::Planner for Planner {
     type Installed = Installed;
     type Plan = IptablesPlan;
+
+    fn has_rules(installed: &Installed) -> bool {
+        let has_chains = |table: &Table| !table.chains.is_empty() || !table.jumps.is_empty();
+        !installed.sets.is_empty() || installed.tables.values().any(has_chains)
+    }
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> IptablesPlan {
         let touched = self.dependents.touched_pods(program, delta);

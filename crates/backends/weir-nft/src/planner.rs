@@ -41,6 +41,10 @@ impl weir_datapath::Planner for Planner {
     type Installed = Installed;
     type Plan = Transaction;
 
+    fn has_rules(installed: &Installed) -> bool {
+        installed.has_table
+    }
+
     fn plan(&mut self, program: &Program, delta: &Delta) -> Transaction {
         let touched = self.dependents.touched_pods(program, delta);
         // `update_pods` fills new sets with the current members, so existing sets are updated

@@ -130,6 +130,15 @@ impl<D: Datapath> Ledger<D> {
         self.in_sync = true;
     }
 
+    /// Allows writes although a part of the source is unknown, unless the machine has rules: they
+    /// may come from the unknown part. Returns whether writes are allowed.
+    pub fn set_partial(&mut self) -> Result<bool, ApplyError> {
+        if !self.in_sync {
+            self.in_sync = !D::Planner::has_rules(&self.datapath.installed()?);
+        }
+        Ok(self.in_sync)
+    }
+
     /// Forbids writes: the source possibly describes another machine.
     pub fn set_out_of_sync(&mut self) {
         self.in_sync = false;

@@ -87,6 +87,10 @@ impl Planner for MemoryPlanner {
     type Installed = Program;
     type Plan = MemoryPlan;
 
+    fn has_rules(installed: &Program) -> bool {
+        *installed != Program::default()
+    }
+
     fn plan(&mut self, _: &Program, delta: &Delta) -> MemoryPlan {
         MemoryPlan::Delta(delta.clone())
     }

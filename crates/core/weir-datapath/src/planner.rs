@@ -12,6 +12,11 @@ pub trait Planner {
     /// The steps that [`Datapath::apply`](crate::Datapath::apply) takes.
     type Plan: Plan;
 
+    /// Whether the machine has rules of weir, which a program could remove. If in doubt, it has.
+    fn has_rules(_installed: &Self::Installed) -> bool {
+        true
+    }
+
     /// Plans the steps from the last planned state to `program`. `delta` holds all changes since.
     fn plan(&mut self, program: &Program, delta: &Delta) -> Self::Plan;
 

@@ -245,13 +245,26 @@ impl<D: Datapath> Agent<D> {
         *self.input.sync() == SourceState::InSync
     }
 
+    /// Whether the agent enforces a part of the source, because the rest cannot be read.
+    pub(crate) fn is_partial(&self) -> bool {
+        *self.input.sync() == SourceState::Partial { is_enforced: true }
+    }
+
     /// Whether the last attempt to apply failed.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.applies.last, Some(Err(_)))
     }
 
     fn receive(&mut self, event: SourceEvent, received: Instant) {
-        let SourceEvent { changes, written, findings, unread, in_sync, more_expected: _ } = event;
+        let SourceEvent {
+            changes,
+            written,
+            findings,
+            unread,
+            in_sync,
+            is_partial,
+            more_expected: _,
+        } = event;
         let _span = tracing::debug_span!("source", changes = changes.len(), in_sync).entered();
         self.input.observe(&changes, written, received);
         self.input.changes.extend(match &mut self.plugins {
@@ -259,13 +272,20 @@ impl<D: Datapath> Agent<D> {
             None => changes,
         });
         self.reporter.set_findings(findings, unread);
-        let changed = if in_sync { self.input.set_complete() } else { self.input.set_incomplete() };
+        let changed = if in_sync {
+            self.input.set_complete()
+        } else if is_partial && !self.input.is_decided() {
+            let ledger = &mut self.ledger;
+            self.input.set_partial(|| allow_partial(ledger))
+        } else {
+            self.input.set_incomplete()
+        };
         if let Some(state) = changed {
             self.reporter.set_sync(state);
-            if *state == SourceState::InSync {
-                self.ledger.set_in_sync();
-            } else {
-                self.ledger.set_out_of_sync();
+            match state {
+                SourceState::InSync => self.ledger.set_in_sync(),
+                SourceState::Partial { is_enforced: true } => (),
+                _ => self.ledger.set_out_of_sync(),
             }
         }
     }
@@ -361,6 +381,15 @@ impl<D: Datapath> Agent<D> {
     pub(crate) fn set_kernel_settings(&mut self, kernel: KernelSettings) {
         self.kernel = kernel;
     }
+}
+
+/// Lets the ledger enforce a part of the source, unless rules of a previous agent may come from the
+/// rest.
+fn allow_partial<D: Datapath>(ledger: &mut Ledger<D>) -> bool {
+    ledger.set_partial().unwrap_or_else(|error| {
+        tracing::warn!("cannot read the installed rules: {}", error.with_causes());
+        false
+    })
 }
 
 /// How long to wait after this many failures in a row.

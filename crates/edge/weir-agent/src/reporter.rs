@@ -94,6 +94,12 @@ pub(crate) struct Attempt {
     pub(crate) is_requested: bool,
 }
 
+/// The effect of an unreadable part of the source on a machine without rules.
+const PARTIAL: &str =
+    "the agent enforces the rest, and cannot know which pods the unread part isolates";
+/// The effect of an unreadable part of the source on a machine with rules of a previous agent.
+const KEPT: &str = "the rules of the previous agent stay in force unchanged until it can be read";
+
 impl Reporter {
     pub(crate) fn new(
         options: &AgentOptions,
@@ -127,6 +133,13 @@ impl Reporter {
         status.source.objection = None;
         match state {
             SourceState::Reading => (),
+            SourceState::Partial { is_enforced } => {
+                let path = &status.source.path;
+                let effect = if *is_enforced { PARTIAL } else { KEPT };
+                let objection = format!("a part of {path} cannot be read; {effect}");
+                tracing::warn!("{objection}");
+                status.source.objection = Some(objection);
+            }
             SourceState::WrongNode(reason) => {
                 tracing::warn!("no rules are applied: {reason}");
                 status.source.objection = Some(reason.clone());

@@ -251,11 +251,11 @@ pub(crate) fn unlocked_once<D: Datapath>(
             break;
         }
     }
-    if !in_sync {
+    if !in_sync && !agent.is_partial() {
         let (reasons, hint) = (report.status().unread(), options.source.hint());
         return Err(AgentError::Incomplete { reasons, hint });
     }
-    if agent.is_in_sync() {
+    if agent.is_in_sync() || agent.is_partial() {
         agent.run_due(Instant::now());
     }
     agent.close_journal();

@@ -214,6 +214,7 @@ impl Batch {
             findings,
             in_sync,
             // The first lists are under way. A problem can delay them for any time.
+            is_partial: false,
             more_expected: !in_sync && problems.is_empty(),
             unread: problems,
         })

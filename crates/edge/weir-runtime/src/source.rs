@@ -16,6 +16,9 @@ pub struct SourceEvent {
     pub unread: Vec<Finding>,
     /// Whether the source has read everything at least once.
     pub in_sync: bool,
+    /// Whether the source has read everything that it can, and `unread` names the rest. Only before
+    /// it is in sync.
+    pub is_partial: bool,
     /// Whether the source already knows of input that it will report soon.
     pub more_expected: bool,
 }

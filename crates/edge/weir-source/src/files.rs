@@ -39,6 +39,24 @@ pub enum LoadError {
         /// The path as given.
         path: PathBuf,
     },
+    /// The input contains no document: the program that writes it may have failed.
+    #[error("{} is empty", name(path))]
+    NoDocument {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// The input contains text, but no Kubernetes object.
+    #[error("there is no Kubernetes object in {}", name(path))]
+    NoObject {
+        /// The first path as given.
+        path: PathBuf,
+    },
+    /// The path is a file.
+    #[error("{} is not a folder", path.display())]
+    NotAFolder {
+        /// The path as given.
+        path: PathBuf,
+    },
     /// The folder contains no manifests.
     #[error("there is no .yaml, .yml or .json file in {}", path.display())]
     Empty {
@@ -62,10 +80,25 @@ impl LoadError {
                 "name a file or a folder, or pipe the content into the command with `-`"
             }
             LoadError::TooLarge { .. } => "split it into several files",
+            LoadError::NoDocument { .. } => {
+                "check the program that writes it; an empty list is `{apiVersion: v1, kind: List, items: []}`"
+            }
+            LoadError::NoObject { .. } => {
+                "name manifests, in the format of `kubectl get … -o yaml`"
+            }
+            LoadError::NotAFolder { .. } => "name the folder that contains the file",
             LoadError::Empty { .. } => {
                 "name a folder that contains manifests, or the files themselves"
             }
         }
+    }
+}
+
+/// The name of an input, for messages.
+fn name(path: &Path) -> std::borrow::Cow<'_, str> {
+    match path.to_str() {
+        Some("-") => "standard input".into(),
+        _ => path.to_string_lossy(),
     }
 }
 
@@ -201,6 +234,9 @@ pub fn is_manifest(path: &Path) -> bool {
 pub(crate) fn unreadable(path: &Path, source: io::Error) -> LoadError {
     match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { path: path.into() },
+        io::ErrorKind::NotADirectory if path.is_file() => {
+            LoadError::NotAFolder { path: path.into() }
+        }
         _ => LoadError::Read { path: path.into(), source },
     }
 }

@@ -11,22 +11,36 @@ use weir_api::{Case, ManifestReader, Manifests};
 use crate::files::{LoadError, collect, read_bounded, read_file};
 
 /// Loads all files at the paths; `-` is standard input. Findings name a file by its path as given.
+///
+/// A path without any document, and paths without any object, are errors: more often an accident
+/// than intended.
 pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
     let mut reader = ManifestReader::new();
     let mut seen = BTreeSet::new();
     for path in paths {
+        let before = reader.documents();
+        let mut files = Vec::new();
         if path.as_os_str() == "-" {
             let bytes = read_bounded(&mut *stdin, path).map_err(LoadError::Stdin)??;
             reader.read_file("-".into(), &bytes);
-            continue;
+        } else {
+            collect(path, &mut seen, &mut files)?;
+            for file in &files {
+                reader.read_file(file.to_string_lossy().into(), &read_file(file)?);
+            }
+            // The files of this path were read before.
+            if files.is_empty() {
+                continue;
+            }
         }
-        let mut files = Vec::new();
-        collect(path, &mut seen, &mut files)?;
-        for file in files {
-            reader.read_file(file.to_string_lossy().into(), &read_file(&file)?);
+        if reader.documents() == before {
+            return Err(LoadError::NoDocument { path: path.clone() });
         }
     }
-    Ok(reader.finish())
+    match paths.first() {
+        Some(path) if reader.objects() == 0 => Err(LoadError::NoObject { path: path.clone() }),
+        _ => Ok(reader.finish()),
+    }
 }
 
 /// Loads the manifests of a policy test. Their paths are relative to the test's file.
@@ -138,6 +152,39 @@ mod tests {
         drop(writer);
         let path = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
         assert_eq!(names(&load(&[path], &mut io::empty()).unwrap()), ["a"]);
+    }
+
+    #[test]
+    fn input_without_objects_is_an_error() {
+        let folder = folder(&[
+            ("empty.yaml", ""),
+            ("comments.yaml", "# later\n---\n"),
+            ("passwd", "root:x:0:0:root:/root:/bin/bash\nbin:x:1:1::/bin:/bin/sh\n"),
+            ("values.yaml", "replicas: 5\n"),
+            ("none.yaml", "{apiVersion: v1, kind: List, items: []}"),
+            ("broken.yaml", "kind: ["),
+            ("a.yaml", &pod("a")),
+        ]);
+        let load = |names: &[&str]| {
+            let paths: Vec<PathBuf> = names
+                .iter()
+                .map(|name| if *name == "-" { "-".into() } else { folder.path().join(name) })
+                .collect();
+            load(&paths, &mut io::empty())
+        };
+        for empty in ["empty.yaml", "comments.yaml", "-"] {
+            assert!(matches!(load(&[empty]), Err(LoadError::NoDocument { .. })), "{empty}");
+            assert!(matches!(load(&["a.yaml", empty]), Err(LoadError::NoDocument { .. })));
+        }
+        assert_eq!(load(&["-"]).unwrap_err().to_string(), "standard input is empty");
+        for other in ["passwd", "values.yaml"] {
+            assert!(matches!(load(&[other]), Err(LoadError::NoObject { .. })), "{other}");
+            assert!(load(&["a.yaml", other]).is_ok());
+        }
+        for fine in ["none.yaml", "broken.yaml", ""] {
+            assert!(load(&[fine]).is_ok(), "{fine}");
+        }
+        assert!(load(&["a.yaml", "a.yaml", ""]).is_ok());
     }
 
     #[test]

@@ -104,6 +104,30 @@ pub(crate) fn a_manifest_breaks() {
     assert_ne!(table(&node), before);
 }
 
+pub(crate) fn starts_with_a_broken_manifest() {
+    let node = Node::new();
+    let broken = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec: [\n";
+    node.write("broken.yaml", broken);
+    let agent = node.start(&[]);
+    node.until("the rules are in force", || verdict(&node, CLOSED) == Verdict::Deny);
+    assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+    let (code, reasons) = node.get("/readyz").unwrap();
+    assert_eq!(code, 503);
+    for text in [&reasons, &agent.log()] {
+        assert!(text.contains("the agent enforces the rest"), "{text}");
+        assert!(text.contains("broken.yaml"), "{text}");
+    }
+    drop(agent);
+    // The next agent cannot know whether the rules are those of the broken file.
+    let before = table(&node);
+    let agent = node.start(&[]);
+    node.until("the agent has read the folder", || agent.log().contains("stay in force unchanged"));
+    assert_eq!(table(&node), before);
+    node.write("broken.yaml", "{apiVersion: v1, kind: List, items: []}");
+    node.until("it is ready", || node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+}
+
 pub(crate) fn a_restart_writes_nothing() {
     let node = Node::new();
     let mut agent = node.started(&[]);

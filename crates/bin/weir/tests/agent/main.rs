@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         trial("a_thousand_rule_changes_let_no_packet_slip", swap::a_thousand_times),
         trial("a_deleted_table_is_restored_within_two_seconds", life::the_table_is_deleted),
         trial("an_invalid_manifest_is_reported_and_the_rules_stay", life::a_manifest_breaks),
+        trial("a_new_node_enforces_the_readable_manifests", life::starts_with_a_broken_manifest),
         trial("a_restart_without_changes_writes_nothing", life::a_restart_writes_nothing),
         trial("cleanup_leaves_only_foreign_rules", life::cleanup),
         trial("a_second_agent_fails_with_a_reason", life::a_second_agent),

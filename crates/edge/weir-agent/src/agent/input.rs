@@ -28,6 +28,12 @@ pub(super) struct InputState {
 pub(crate) enum SourceState {
     /// The source has not read everything yet.
     Reading,
+    /// A part of the source cannot be read. The rest is enforced, unless the machine has rules of a
+    /// previous agent.
+    Partial {
+        /// Whether the rest is enforced.
+        is_enforced: bool,
+    },
     /// The source is complete but not meant for this machine, for this reason.
     WrongNode(String),
     /// The source is complete, and mentions this node.
@@ -69,9 +75,24 @@ impl InputState {
         self.set_sync(objection.map_or(SourceState::InSync, SourceState::WrongNode))
     }
 
+    /// Records that the source has read everything that it can. `enforce` returns whether that is
+    /// enforced. Returns the new state if it changed.
+    pub(super) fn set_partial(&mut self, enforce: impl FnOnce() -> bool) -> Option<&SourceState> {
+        let state = match self.nodes.objection() {
+            Some(objection) => SourceState::WrongNode(objection),
+            None => SourceState::Partial { is_enforced: enforce() },
+        };
+        self.set_sync(state)
+    }
+
+    /// Whether another incomplete state of the source would change nothing.
+    pub(super) fn is_decided(&self) -> bool {
+        matches!(self.sync, SourceState::InSync | SourceState::Partial { is_enforced: true })
+    }
+
     /// Records that the source has not read everything. Returns the new state if it changed.
     pub(super) fn set_incomplete(&mut self) -> Option<&SourceState> {
-        if self.sync == SourceState::InSync { None } else { self.set_sync(SourceState::Reading) }
+        if self.is_decided() { None } else { self.set_sync(SourceState::Reading) }
     }
 
     fn set_sync(&mut self, state: SourceState) -> Option<&SourceState> {

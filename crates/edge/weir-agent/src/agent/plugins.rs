@@ -179,6 +179,8 @@ impl<D: Datapath> Agent<D> {
         match (self.input.sync(), &self.applies.last) {
             (SourceState::WrongNode(reason), _) => Err(reason.clone()),
             (SourceState::Reading, _) => Err("the source has not been read completely yet".into()),
+            // The unread part may isolate the pod.
+            (SourceState::Partial { .. }, _) => Err("a part of the source cannot be read".into()),
             (SourceState::InSync, None) => Err("nothing has been applied yet".into()),
             (SourceState::InSync, Some(result)) => result.clone(),
         }

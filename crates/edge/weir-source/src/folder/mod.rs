@@ -7,7 +7,8 @@
 //! ```
 //!
 //! *Invariant*: the last valid version of a file stays in effect until the file is valid again or
-//! gone. A file is gone only if its folder can be listed without it.
+//! gone. A file is gone only if its folder can be listed without it. Of a file that was never
+//! valid, the documents that can be read are in effect.
 
 mod listing;
 mod objects;
@@ -85,8 +86,10 @@ pub enum WriteState {
 struct KnownFile {
     /// The fingerprint at the last attempt to read it.
     print: Option<Fingerprint>,
-    /// Whether a version of it is in effect.
+    /// Whether a complete version of it is in effect.
     is_known: bool,
+    /// Whether the version that was read last is incomplete.
+    is_partial: bool,
     findings: Vec<Finding>,
     /// Why the current version is not in effect.
     unread: Vec<Finding>,
@@ -208,7 +211,8 @@ impl Folder {
     /// Puts the files that were read into effect. Once all are, the folder stays in sync.
     fn accept(&mut self) {
         for path in self.objects.accept(&mut self.changes) {
-            self.files.entry(path).or_default().is_known = true;
+            let file = self.files.entry(path).or_default();
+            file.is_known |= !file.is_partial;
         }
         let is_complete = || self.is_listed && self.files.values().all(|file| file.is_known);
         self.in_sync = self.in_sync || is_complete();
@@ -237,6 +241,7 @@ impl Folder {
             findings: findings.chain(self.objects.findings()).chain(&unread).cloned().collect(),
             unread,
             in_sync: self.in_sync,
+            is_partial: !self.in_sync && !self.more_expected && !self.files.is_empty(),
             more_expected: self.more_expected,
         };
         if self.changes.is_empty() && self.last.as_ref() == Some(&event) {
@@ -282,9 +287,10 @@ impl Folder {
             |finding: &Finding| finding.severity == Severity::Error || is_missing.contains(finding);
         let (wrong, rest) = manifests.findings.into_iter().partition(is_wrong);
         (file.unread, file.findings) = (wrong, rest);
-        // An invalid policy that was never valid takes effect: it allows nothing. Missing objects
-        // cannot.
-        if !is_missing.is_empty() || (file.is_known && !file.unread.is_empty()) {
+        // Of a file that was never complete, everything that can be read takes effect. An invalid
+        // policy allows nothing.
+        file.is_partial = !is_missing.is_empty();
+        if file.is_known && !file.unread.is_empty() {
             self.objects.discard(path);
             return;
         }
@@ -299,7 +305,11 @@ impl Folder {
         };
         let objects = manifests.objects.into_iter().filter_map(real);
         let objects: BTreeMap<Key, Object> = objects.map(|one| (one.key(), one)).collect();
-        self.objects.offer(&name, objects);
+        if is_missing.is_empty() {
+            self.objects.offer(&name, objects);
+        } else {
+            self.objects.offer_part(&name, objects);
+        }
     }
 }
 

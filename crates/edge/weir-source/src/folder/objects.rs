@@ -33,6 +33,15 @@ impl FolderObjects {
         self.offered.insert(file.clone(), objects);
     }
 
+    /// Offers the readable part of a file of which no version was complete. The objects that earlier
+    /// versions added stay.
+    pub(crate) fn offer_part(&mut self, file: &Arc<Path>, mut objects: FileObjects) {
+        for (key, object) in self.files.get(file).into_iter().flatten() {
+            objects.entry(key.clone()).or_insert_with(|| object.clone());
+        }
+        self.offer(file, objects);
+    }
+
     /// Discards the offered version of a file that cannot be read any more. The accepted version
     /// stays in effect.
     pub(crate) fn discard(&mut self, file: &Path) {

@@ -100,7 +100,7 @@ fn the_last_valid_version_of_a_broken_file_stays_in_effect() {
     bench.write("a.yaml", &(pod("a", "10.0.0.1") + "kind: ["));
     bench.write("b.yaml", &pod("c", "10.0.0.3"));
     assert_eq!(bench.scan(), ["a", "c", "p"], "other files are still read");
-    assert_eq!(bench.unread(), ["a.yaml:7 syntax"]);
+    assert_eq!(bench.unread(), ["a.yaml:6 syntax"]);
     assert!(bench.last.in_sync);
     bench.write("a.yaml", &policy("p", "{}").replace("podSelector", "podselector"));
     assert_eq!(bench.scan(), ["a", "c", "p"], "like an object that the API server rejects");
@@ -119,13 +119,40 @@ fn the_folder_is_in_sync_once_every_file_was_read() {
     bench.write("b.yaml", "kind: [");
     assert_eq!(bench.scan(), ["a"]);
     assert!(!bench.last.in_sync);
-    assert_eq!(bench.unread(), ["b.yaml:2 syntax"]);
+    assert_eq!(bench.unread(), ["b.yaml:1 syntax"]);
     bench.write("b.yaml", NOTHING);
     assert!(bench.folder.read_if_changed(&bench.disk.path().join("b.yaml")));
     assert!(bench.folder.next_event().unwrap().in_sync);
     bench.write("c.yaml", "kind: [");
     bench.scan();
     assert!(bench.last.in_sync && !bench.last.unread.is_empty(), "later errors are only reported");
+}
+
+#[test]
+fn the_readable_documents_of_a_new_file_take_effect() {
+    let mut bench = Bench::new();
+    bench.write("a.yaml", &(pod("a", "10.0.0.1") + "kind: [\n---\n" + &policy("p", "a")));
+    assert_eq!(bench.scan(), ["a", "p"]);
+    assert!(!bench.last.in_sync && bench.last.is_partial);
+    assert_eq!(bench.unread(), ["a.yaml:6 syntax"]);
+    bench.write("a.yaml", &(pod("c", "10.0.0.3") + "kind: [\n"));
+    assert_eq!(bench.scan(), ["a", "c", "p"], "nothing is removed by a file that is incomplete");
+    bench.write("a.yaml", &pod("a", "10.0.0.1"));
+    assert_eq!(bench.scan(), ["a"]);
+    assert!(bench.last.in_sync && !bench.last.is_partial);
+}
+
+#[test]
+fn an_error_in_an_object_that_is_ignored_is_a_warning() {
+    for config in ["kind: ConfigMap\ndata: [\n---\n", "kind: Secret\na: 1\na: 2\n---\n"] {
+        let mut bench = Bench::new();
+        bench.write("a.yaml", &(config.to_owned() + &pod("a", "10.0.0.1")));
+        assert_eq!((bench.scan(), bench.unread()), (vec!["a".into()], vec![]));
+        assert!(bench.last.in_sync);
+        let severities: Vec<Severity> =
+            bench.last.findings.iter().map(|one| one.severity).collect();
+        assert_eq!(severities, [Severity::Warning]);
+    }
 }
 
 #[test]
@@ -231,7 +258,7 @@ fn a_version_that_conflicts_with_another_file_does_not_take_effect() {
     assert_eq!(address(&mut bench), "10.0.0.1");
     bench.write("a.yaml", "kind: [");
     assert_eq!(address(&mut bench), "10.0.0.1");
-    assert_eq!(bench.unread(), ["a.yaml:2 syntax"]);
+    assert_eq!(bench.unread(), ["a.yaml:1 syntax"]);
     bench.write("a.yaml", &pod("x", "10.0.0.3"));
     assert_eq!(address(&mut bench), "10.0.0.1");
     fs::remove_file(bench.disk.path().join("b.yaml")).unwrap();
