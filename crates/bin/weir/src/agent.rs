@@ -284,6 +284,10 @@ impl AgentCommand {
             let hint = "use `--source kube` for a cluster; write `./kube` for a folder named kube";
             return Err(Failure::new(what, hint));
         }
+        if source.is_file() {
+            let what = format!("--source {} is a file; expected a folder", source.display());
+            return Err(Failure::new(what, "name the folder that contains the file"));
+        }
         Ok(Source::Folder(source.into()))
     }
 }

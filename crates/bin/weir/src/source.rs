@@ -1,6 +1,7 @@
 //! The source of the world, the same for all read-only commands.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io::{self, Read},
     net::IpAddr,
@@ -19,7 +20,10 @@ use crate::{
     clusters::ClustersArgs,
     failure::{Failure, nearest},
     pod_network::PodNetworkArgs,
-    present::{self, progress::Progress},
+    present::{
+        self,
+        progress::{Progress, Working},
+    },
     test::without_tests,
     translation::Worlds,
 };
@@ -105,6 +109,7 @@ impl Loaded {
     pub(crate) fn lint(&self) -> Vec<Finding> {
         let generated: BTreeSet<ObjectRef> =
             self.generated_for.keys().map(ObjectRef::from).collect();
+        let _working = Working::new("checking policies");
         let mut findings = weir_lint::lint(&self.without_synthetic());
         findings.retain(|finding| {
             finding.severity == Severity::Error
@@ -114,12 +119,15 @@ impl Loaded {
     }
 
     /// The world without synthetic addresses.
-    pub(crate) fn without_synthetic(&self) -> World {
+    pub(crate) fn without_synthetic(&self) -> Cow<'_, World> {
+        if self.synthetic.is_empty() {
+            return Cow::Borrowed(&self.world);
+        }
         let mut world = self.world.clone();
         for pod in world.pods.values_mut() {
             pod.addresses.retain(|address| !self.synthetic.contains(address));
         }
-        world
+        Cow::Owned(world)
     }
 
     /// Prints the relevant findings to standard error, and fails if an object is missing. Otherwise
@@ -155,7 +163,7 @@ pub(crate) fn compile(world: World) -> ReachState {
 /// The error for incomplete input.
 pub(crate) fn incomplete() -> Failure {
     Failure::new(
-        "part of the input could not be read, so an answer could be wrong",
+        "part of the input is unreadable or contradictory, so an answer could be wrong",
         "fix the errors above; `weir lint` lists all findings",
     )
 }
@@ -230,6 +238,7 @@ impl SourceArgs {
 
 /// Reads the world from files and directories.
 pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
+    let _working = Working::new("reading manifests");
     let manifests = weir_source::manifests::load(paths, &mut io::stdin().lock()).map_err(failed)?;
     Ok(Loaded::from(manifests))
 }

@@ -7,7 +7,7 @@ use std::{
 
 use expect_test::expect;
 
-use crate::{check, command, json, stdout, weir};
+use crate::{check, command, json, stderr, stdout, weir};
 
 #[test]
 fn help_has_examples() {
@@ -15,6 +15,14 @@ fn help_has_examples() {
         let text = stdout(&weir(&format!("{name} --help")));
         assert!(text.contains(&format!("\n  weir {name}")), "{text}");
     }
+}
+
+#[test]
+fn the_source_of_an_agent_is_a_folder() {
+    let output = weir("agent --source Cargo.toml --node n1");
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "error: --source Cargo.toml is a file; expected a folder\nhint: name the folder";
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
 }
 
 #[test]

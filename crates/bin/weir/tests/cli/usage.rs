@@ -1,6 +1,6 @@
 use std::process::Stdio;
 
-use crate::{command, json, stderr, stdout, weir};
+use crate::{command, json, stderr, stdout, weir, weir_reading};
 
 const COMMANDS: [&str; 11] = [
     "test",
@@ -160,12 +160,43 @@ fn incomplete_input_gets_no_answer() {
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(output.stdout.is_empty(), "{arguments}");
         assert!(message.contains("[syntax]"), "{arguments}: {message}");
-        let refusal =
-            "error: part of the input could not be read, so an answer could be wrong\nhint: ";
+        let refusal = "error: part of the input is unreadable or contradictory, so an answer could be wrong\nhint: ";
         assert!(message.contains(refusal), "{arguments}: {message}");
     }
     assert_eq!(weir(&format!("lint -f {place}/broken.yaml")).status.code(), Some(1));
     assert_eq!(weir(&format!("lint -f {place}/broken.yaml -n nosuch")).status.code(), Some(1));
+}
+
+#[test]
+fn empty_input_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.yaml");
+    std::fs::write(&empty, "").unwrap();
+    let text = folder.path().join("passwd");
+    std::fs::write(&text, "root:x:0:0:root:/root:/bin/bash\n").unwrap();
+    for (arguments, expected) in [
+        ("lint -f -".to_owned(), "error: standard input is empty\nhint: ".to_owned()),
+        ("matrix -f -".to_owned(), "error: standard input is empty\nhint: ".to_owned()),
+        (format!("lint -f {}", empty.display()), format!("error: {} is empty", empty.display())),
+        (
+            format!("matrix -f {}", text.display()),
+            format!("error: there is no Kubernetes object in {}\nhint: ", text.display()),
+        ),
+    ] {
+        let output = weir_reading(&arguments, "");
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(stderr(&output).contains(&expected), "{arguments}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_broken_object_that_weir_ignores_does_not_stop_an_answer() {
+    let manifests =
+        format!("{}---\nkind: ConfigMap\ndata: [\n", BROKEN.split("---").next().unwrap());
+    let output = weir_reading("explain -f - --from 192.0.2.1 --to shop/web --port 80", &manifests);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = weir_reading("lint -f -", &manifests);
+    assert!(stdout(&output).contains("warning: this is not YAML"), "{}", stdout(&output));
 }
 
 #[test]

@@ -289,7 +289,7 @@ fn write_block(value: &Value, indent: usize, style: &mut Style, out: &mut String
                 if out.ends_with('\n') {
                     out.push_str(&" ".repeat(indent + 2));
                 }
-                write_flow(item, indent, style, out);
+                write_flow(item, style, out);
                 out.push_str(style.pick(&["\n", "\n", " # c\n", "\n\n", "\t\n", "\r\n"]));
             }
         }
@@ -310,7 +310,7 @@ fn write_block(value: &Value, indent: usize, style: &mut Style, out: &mut String
         }
         _ => {
             out.push_str(&margin);
-            write_flow(value, indent, style, out);
+            write_flow(value, style, out);
             out.push('\n');
         }
     }
@@ -332,7 +332,7 @@ fn write_scalar(text: &str, indent: usize, style: &mut Style, out: &mut String) 
     }
 }
 
-fn write_flow(value: &Value, indent: usize, style: &mut Style, out: &mut String) {
+fn write_flow(value: &Value, style: &mut Style, out: &mut String) {
     const GAPS: [&str; 6] = ["", " ", "\n", "\n  ", "\n\t", " # c\n "];
     match value {
         Value::Text(text) => {
@@ -344,7 +344,7 @@ fn write_flow(value: &Value, indent: usize, style: &mut Style, out: &mut String)
             for (n, item) in items.iter().enumerate() {
                 out.push_str(if n > 0 { "," } else { "" });
                 out.push_str(style.pick(&GAPS));
-                write_flow(item, indent, style, out);
+                write_flow(item, style, out);
             }
             out.push_str(style.pick(&["]", "\n]", ",]", " ]"]));
         }
@@ -354,7 +354,7 @@ fn write_flow(value: &Value, indent: usize, style: &mut Style, out: &mut String)
                 out.push_str(if n > 0 { "," } else { "" });
                 out.push_str(style.pick(&GAPS));
                 out.push_str(&format!("{key}:{}", style.pick(&[" ", "\t", "\n "])));
-                write_flow(value, indent, style, out);
+                write_flow(value, style, out);
             }
             out.push_str(style.pick(&["}", "\n}", ",}", " }"]));
         }
