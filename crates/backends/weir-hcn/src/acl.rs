@@ -76,6 +76,13 @@ impl Acl {
         }
     }
 
+    /// An ACL of the host firewall that allows all traffic. It has no priority.
+    pub(crate) fn host(direction: AclDirection) -> Self {
+        let id = format!("{PREFIX}host-{direction}").to_ascii_lowercase();
+        let acl = Acl::new(id.into(), direction, AclAction::Allow, 0);
+        Acl { rule_type: RuleType::Host, priority: None, ..acl }
+    }
+
     /// Whether this is one of our ACLs.
     pub fn is_ours(&self) -> bool {
         self.id.starts_with(PREFIX)
@@ -151,7 +158,7 @@ impl Acl {
         })
     }
 
-    /// Sorts the lists, to check_drift the ACL with one that was read back.
+    /// Sorts the lists, to compare the ACL with one that was read back.
     pub(crate) fn sorted_lists(mut self) -> Acl {
         let lists = [
             &mut self.protocols,

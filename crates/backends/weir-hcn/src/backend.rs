@@ -10,7 +10,7 @@ use weir_model::PodId;
 
 use crate::{
     Acl, AclAction, AclDirection, ErrorClass, HcnPlan, HnsEndpoint, Host, HostError, Installed,
-    Inventory, PREFIX, Planner, StateFile, Step, Tracker, tracker::has_desired_acls,
+    Inventory, Planner, StateFile, Step, Tracker, render::deny_all, tracker::has_desired_acls,
 };
 
 /// The interval between checks for foreign changes to our ACLs and for orphaned endpoints.
@@ -44,6 +44,8 @@ pub struct Hcn<H> {
     without_endpoint: BTreeMap<PodId, String>,
     /// One warning per endpoint that still has stale ACLs of ours.
     uncleared: Vec<String>,
+    /// The number of our ACLs on each endpoint that has some, as HNS returned them last.
+    applied: BTreeMap<String, usize>,
     /// Whether a new plan is needed: the last one is incomplete, or the endpoint of a waiting pod
     /// has appeared.
     needs_plan: bool,
@@ -66,6 +68,7 @@ impl<H: Host> Hcn<H> {
             warning,
             without_endpoint: BTreeMap::new(),
             uncleared: Vec::new(),
+            applied: BTreeMap::new(),
             needs_plan: false,
             check_started: None,
             is_stale: false,
@@ -77,10 +80,17 @@ impl<H: Host> Hcn<H> {
         self.settings.network.as_deref()
     }
 
+    /// Counts our ACLs on all endpoints.
+    fn count_applied(&mut self, inventory: &Inventory) {
+        let ours = inventory.endpoints.iter().filter(|endpoint| endpoint.has_ours());
+        self.applied = ours.map(|one| (one.id.clone(), one.ours().len())).collect();
+    }
+
     /// Compares the endpoints with the desired state. Returns whether they drifted, ignoring pods
     /// without an endpoint. Records pods whose endpoint appeared or is missing.
     fn check_drift(&mut self, planner: &Planner, inventory: &Inventory) -> bool {
         self.without_endpoint.retain(|pod, _| planner.has_rules(pod));
+        self.count_applied(inventory);
         let plan = planner.differences(inventory, &self.tracker, self.network());
         let mut drifted = false;
         // If the addresses of the machine changed, every pod must allow the new ones.
@@ -93,7 +103,7 @@ impl<H: Host> Hcn<H> {
             let has_endpoint = !inventory.of_pod(&addresses, self.network()).is_empty();
             if !has_endpoint {
                 self.without_endpoint
-                    .insert(pod.clone(), absence_warning(&pod, &addresses, inventory));
+                    .insert(pod.clone(), inventory.absence_warning(&pod, &addresses));
             } else if self.without_endpoint.contains_key(&pod) {
                 self.needs_plan = true;
             } else {
@@ -206,7 +216,7 @@ impl<H: Host> Hcn<H> {
             }
         }
         if is_gone && !acls.is_empty() {
-            self.without_endpoint.insert(pod.clone(), absence_warning(pod, addresses, inventory));
+            self.without_endpoint.insert(pod.clone(), inventory.absence_warning(pod, addresses));
         }
         failure.map_or(Ok(()), Err)
     }
@@ -244,6 +254,7 @@ impl<H: Host> Hcn<H> {
         let request = request.map_err(|error| HostError::invalid_response("update", &error))?;
         self.host.modify(&endpoint.id, &request)?;
         let ours = self.host.endpoint(&endpoint.id)?.ours();
+        self.applied.insert(endpoint.id.clone(), ours.len());
         if identities(&ours) != identities(desired) {
             let record =
                 "HNS stores other ACLs than requested; another program may have written too";
@@ -283,6 +294,7 @@ impl<H: Host> Datapath for Hcn<H> {
         let inventory = self.host.inventory();
         let inventory =
             inventory.map_err(|error| unavailable("cannot list the endpoints of HNS", error))?;
+        self.count_applied(&inventory);
         let network = self.settings.network.clone();
         Ok(Installed { inventory, tracker: self.tracker.clone(), network })
     }
@@ -291,6 +303,7 @@ impl<H: Host> Datapath for Hcn<H> {
         self.is_stale = self.check_started.is_some();
         let what = "cannot write the ACLs of endpoints";
         let inventory = self.host.inventory().map_err(|error| unavailable(what, error))?;
+        self.count_applied(&inventory);
         let rejected = self.run_steps(plan, &inventory);
         self.save();
         let rejected = rejected.map_err(|error| unavailable(what, error))?;
@@ -344,8 +357,8 @@ impl<H: Host> Diagnostics<Planner> for Hcn<H> {
         self.warning.iter().chain(absent).chain(&self.uncleared).cloned().collect()
     }
 
-    fn rule_count(&self, planner: &Planner) -> usize {
-        planner.rules()
+    fn rule_count(&self) -> usize {
+        self.applied.values().sum()
     }
 }
 
@@ -368,32 +381,6 @@ fn identities(acls: &[Acl]) -> Vec<AclIdentity<'_>> {
     let mut all: Vec<AclIdentity<'_>> = acls.iter().map(AclIdentity::from).collect();
     all.sort_unstable();
     all
-}
-
-/// The ACLs of a pod that denies all traffic, except traffic with its node and itself.
-fn deny_all(acls: &[Acl]) -> Vec<Acl> {
-    let own = acls.iter().filter(|acl| !acl.id.contains('#') && acl.priority == Some(300));
-    let tail = |direction: AclDirection| {
-        let id = format!("{PREFIX}tail-{direction}").to_ascii_lowercase();
-        Acl::new(id.into(), direction, AclAction::Block, 3000)
-    };
-    own.cloned().chain([tail(AclDirection::In), tail(AclDirection::Out)]).collect()
-}
-
-/// The warning about a pod whose rules are not in effect.
-fn absence_warning(pod: &PodId, addresses: &[IpAddr], inventory: &Inventory) -> String {
-    let list: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
-    let list = list.join(", ");
-    match inventory.unfiltered(addresses) {
-        Some(network) => format!(
-            "{pod} ({list}) is on {network}, whose endpoints the switch does not filter: its rules are not in effect"
-        ),
-        None => {
-            format!(
-                "{pod} ({list}) has no endpoint yet: its rules take effect when HNS creates one"
-            )
-        }
-    }
 }
 
 fn unavailable(what: &str, error: HostError) -> ApplyError {

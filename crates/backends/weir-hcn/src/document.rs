@@ -7,8 +7,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
+use weir_model::PodId;
 
-use crate::{Acl, AclAction, AclDirection, PREFIX, RuleType};
+use crate::{Acl, PREFIX, RuleType};
 
 /// The kinds of networks whose endpoints the switch filters.
 const FILTERED_KINDS: [&str; 3] = ["L2Bridge", "L2Tunnel", "Overlay"];
@@ -75,6 +76,20 @@ impl Inventory {
         }
     }
 
+    /// The warning about a pod with these addresses that has no endpoint to filter at.
+    pub(crate) fn absence_warning(&self, pod: &PodId, addresses: &[IpAddr]) -> String {
+        let list: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        let list = list.join(", ");
+        match self.unfiltered(addresses) {
+            Some(network) => format!(
+                "{pod} ({list}) is on {network}, whose endpoints the switch does not filter: its rules are not in effect"
+            ),
+            None => format!(
+                "{pod} ({list}) has no endpoint yet: its rules take effect when HNS creates one"
+            ),
+        }
+    }
+
     /// Describes the unfiltered network that an endpoint with these addresses is on.
     pub(crate) fn unfiltered(&self, addresses: &[IpAddr]) -> Option<String> {
         let has = |endpoint: &&HnsEndpoint| {
@@ -133,25 +148,13 @@ impl HnsEndpoint {
         self.policies.iter().any(|policy| is_ours(policy))
     }
 
-    /// The ACLs that the endpoint should have for these ACLs of its pod. The host firewall filters
-    /// packets too, so this adds Allow rules for it, unless another program has set rules there.
+    /// The ACLs that the endpoint should have for these ACLs of its pod. If another program has set
+    /// rules for the host firewall on the endpoint, those of weir are left out.
     pub fn desired(&self, acls: &[Acl]) -> Vec<Acl> {
-        let has_foreign_host_rules =
-            self.acls().any(|acl| acl.rule_type == RuleType::Host && !acl.is_ours());
-        let host = |direction: AclDirection| Acl {
-            rule_type: RuleType::Host,
-            priority: None,
-            ..Acl::new(
-                format!("{PREFIX}host-{direction}").to_ascii_lowercase().into(),
-                direction,
-                AclAction::Allow,
-                0,
-            )
-        };
-        let mut desired: Vec<Acl> = acls.iter().cloned().map(Acl::sorted_lists).collect();
-        if !acls.is_empty() && !has_foreign_host_rules {
-            desired.extend([host(AclDirection::In), host(AclDirection::Out)]);
-        }
+        let is_host = |acl: &Acl| acl.rule_type == RuleType::Host;
+        let has_foreign_host_rules = self.acls().any(|acl| is_host(&acl) && !acl.is_ours());
+        let acls = acls.iter().filter(|acl| !has_foreign_host_rules || !is_host(acl));
+        let mut desired: Vec<Acl> = acls.cloned().map(Acl::sorted_lists).collect();
         desired.sort();
         desired
     }
@@ -220,6 +223,7 @@ fn value(policy: &RawValue) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AclAction, AclDirection};
 
     const ENDPOINT: &str = r#"{"ID":"AAAA","HostComputeNetwork":"N1","HostComputeNamespace":"S1","IpConfigurations":[{"IpAddress":"10.0.0.1","PrefixLength":24},{"IpAddress":"fd00::1"}],
         "Policies":[{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.96.0.0/12"],"Odd":1.50}},{"Type":"ACL","Settings":{"Id":"azure-acl","Action":"Block","Direction":"Out","Priority":200}},
@@ -260,17 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_the_host_firewall_are_added_only_without_foreign_ones() {
+    fn rules_for_the_host_firewall_are_left_out_beside_foreign_ones() {
         let endpoint = HnsEndpoint::parse(ENDPOINT).unwrap();
-        let acl = Acl::new("weir:tail-out".into(), AclDirection::Out, AclAction::Block, 3000);
-        let hosts = |endpoint: &HnsEndpoint, acls: &[Acl]| {
-            let desired = endpoint.desired(acls);
-            desired.iter().filter(|acl| acl.rule_type == RuleType::Host).count()
-        };
-        assert_eq!((hosts(&endpoint, std::slice::from_ref(&acl)), hosts(&endpoint, &[])), (2, 0));
+        let tail = Acl::new("weir:tail-out".into(), AclDirection::Out, AclAction::Block, 3000);
+        let acls = [tail, Acl::host(AclDirection::In), Acl::host(AclDirection::Out)];
+        assert_eq!(endpoint.desired(&acls).len(), 3);
         let foreign =
             ENDPOINT.replace(r#""Direction":"Out","#, r#""Direction":"Out","RuleType":"Host","#);
-        assert_eq!(hosts(&HnsEndpoint::parse(&foreign).unwrap(), &[acl]), 0);
+        assert_eq!(HnsEndpoint::parse(&foreign).unwrap().desired(&acls), [acls[0].clone()]);
     }
 
     #[test]

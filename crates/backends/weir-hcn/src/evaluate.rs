@@ -1,4 +1,4 @@
-//! Evaluates flows against ACLs as HNS would. Tests check_drift it with the oracle and the compiled
+//! Evaluates flows against ACLs as HNS would. Tests compare it with the oracle and the compiled
 //! rules.
 
 use std::net::IpAddr;

@@ -28,6 +28,13 @@ impl StateFile {
         Ok(StateFile { folder: folder.to_owned(), text: String::new() })
     }
 
+    /// Reads the file in a folder without changing anything. A missing or invalid file gives an
+    /// empty tracker, as for an agent that starts.
+    pub fn peek(folder: &Path) -> Tracker {
+        let bytes = fs::read(folder.join(NAME)).unwrap_or_default();
+        Tracker::parse(&bytes).unwrap_or_default()
+    }
+
     /// Loads the file. A missing file gives an empty tracker. An invalid file is renamed and
     /// reported.
     pub fn load(&mut self) -> (Tracker, Option<String>) {
@@ -91,6 +98,7 @@ mod tests {
         let mut tracker = Tracker::default();
         tracker.put("e1", "shop/web", &[], &[]);
         file.save(tracker.text("1")).unwrap();
+        assert_eq!(StateFile::peek(&folder.path().join("weir")), tracker);
         assert_eq!(file.load(), (tracker, None));
         let names: Vec<_> = fs::read_dir(folder.path().join("weir")).unwrap().collect();
         assert_eq!(names.len(), 1, "no temporary file remains");
@@ -104,6 +112,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(NAME), "{ no").unwrap();
         let mut file = StateFile::at(folder.path()).unwrap();
+        assert_eq!(StateFile::peek(folder.path()), Tracker::default());
+        assert_eq!(fs::read_to_string(folder.path().join(NAME)).unwrap(), "{ no", "only read");
         let (tracker, warning) = file.load();
         assert_eq!(tracker, Tracker::default());
         assert!(warning.unwrap().contains("cannot be read"));

@@ -18,6 +18,7 @@ mod acl_ports;
 mod addresses;
 mod backend;
 mod clause;
+mod compare;
 mod document;
 mod evaluate;
 mod file;
@@ -34,6 +35,7 @@ mod tracker;
 
 pub use acl::{Acl, AclAction, AclDirection, PREFIX, RuleType};
 pub use backend::{Hcn, HcnSettings};
+pub use compare::compare;
 pub use document::{HnsEndpoint, HnsNetwork, Inventory};
 pub use evaluate::evaluate;
 pub use file::StateFile;

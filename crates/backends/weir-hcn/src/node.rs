@@ -59,15 +59,8 @@ impl Acls {
         pods.flat_map(|(_, rendered)| &rendered.shortfalls).next()
     }
 
-    fn at(&self, address: IpAddr) -> &[Acl] {
-        let pod = self.owners.get(&address).and_then(|pod| self.pods.get(pod));
-        pod.map_or(&[], |(_, rendered)| &rendered.acls)
-    }
-}
-
-/// The ACLs of each pod's endpoint, as JSON.
-impl fmt::Display for Acls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The policies of each pod's endpoint, in the format of HNS.
+    pub fn to_json(&self) -> Value {
         let pods = self.pods.iter().map(|(id, (addresses, rendered))| {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             let policies: Vec<Value> = rendered.acls.iter().map(Acl::policy).collect();
@@ -79,7 +72,28 @@ impl fmt::Display for Acls {
             }
             pod
         });
-        let pods = Value::Array(pods.collect());
-        writeln!(f, "{}", serde_json::to_string_pretty(&pods).map_err(|_| fmt::Error)?)
+        pods.collect()
+    }
+
+    fn at(&self, address: IpAddr) -> &[Acl] {
+        let pod = self.owners.get(&address).and_then(|pod| self.pods.get(pod));
+        pod.map_or(&[], |(_, rendered)| &rendered.acls)
+    }
+}
+
+/// The ACLs of each pod's endpoint, one per line.
+impl fmt::Display for Acls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (id, (addresses, Rendered { acls, shortfalls })) in &self.pods {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let count = match acls.len() {
+                0 => "no ACLs, because no policy selects it".to_owned(),
+                count => format!("{count} ACLs"),
+            };
+            writeln!(f, "{id} ({}): {count}", addresses.join(", "))?;
+            acls.iter().try_for_each(|acl| writeln!(f, "  {acl}"))?;
+            shortfalls.iter().try_for_each(|shortfall| writeln!(f, "  ! {shortfall}"))?;
+        }
+        Ok(())
     }
 }

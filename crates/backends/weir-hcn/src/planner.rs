@@ -173,11 +173,6 @@ impl Planner {
         self.desired.get(pod).is_some_and(|pod| !pod.rendered.acls.is_empty())
     }
 
-    /// The number of ACLs.
-    pub fn rules(&self) -> usize {
-        self.desired.values().map(|pod| pod.rendered.acls.len()).sum()
-    }
-
     fn with_rules(&self) -> impl Iterator<Item = (&PodId, &DesiredPod)> {
         self.desired.iter().filter(|(_, pod)| !pod.rendered.acls.is_empty())
     }

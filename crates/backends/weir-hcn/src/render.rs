@@ -9,6 +9,7 @@
 //! | 3000      | Block of an isolated direction                                         |
 //! | 3100      | Allow of a direction that is not isolated                              |
 //! | 3200      | Block after it, if SCTP must not pass                                  |
+//! | none      | Allow of the host firewall, which filters packets too                  |
 //!
 //! ACLs with the same action can share a priority. ACLs with different actions never do.
 
@@ -25,7 +26,7 @@ use weir_model::{
 };
 
 use crate::{
-    Acl, AclAction, AclDirection, PREFIX,
+    Acl, AclAction, AclDirection, PREFIX, RuleType,
     acl_ports::{AclPorts, AclProtocol},
     addresses::Addresses,
     clause::{self, Clause},
@@ -117,10 +118,22 @@ impl<'a> RenderedChains<'a> {
                 what: (*what).into(),
             }));
         }
+        all.acls.extend([AclDirection::In, AclDirection::Out].map(Acl::host));
         all.shortfalls.sort();
         all.shortfalls.dedup();
         all
     }
+}
+
+/// The ACLs of a pod that denies all traffic, except traffic with its node and itself.
+pub(crate) fn deny_all(acls: &[Acl]) -> Vec<Acl> {
+    let is_own = |acl: &Acl| !acl.id.contains('#') && acl.priority == Some(OWN);
+    let own = acls.iter().filter(|acl| is_own(acl) || acl.rule_type == RuleType::Host);
+    let tail = |direction: AclDirection| {
+        let id = format!("{PREFIX}tail-{}", lower_case(direction));
+        Acl::new(id.into(), direction, AclAction::Block, ISOLATED)
+    };
+    own.cloned().chain([tail(AclDirection::In), tail(AclDirection::Out)]).collect()
 }
 
 struct Renderer<'a> {

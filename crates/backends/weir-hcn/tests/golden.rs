@@ -11,7 +11,7 @@ use std::{
 
 use expect_test::{Expect, expect, expect_file};
 use weir_engine::{Locality, compile};
-use weir_hcn::{Acl, render};
+use weir_hcn::{Acl, RuleType, render};
 use weir_model::{PodId, Program, World};
 
 #[track_caller]
@@ -80,8 +80,11 @@ fn of_cases(folder: &Path, file: &Path) -> String {
         let mut pods: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (id, endpoint) in &program.endpoints {
             let rendered = render(id, endpoint, &program, &BTreeSet::new());
-            // Leave out the ACLs about the pod itself, which differ for every pod.
-            let rules = rendered.acls.iter().filter(|acl| !acl.id.starts_with("weir:own-"));
+            // Leave out the ACLs about the pod itself, which differ for every pod, and those of the
+            // host firewall, which are always the same.
+            let is_always =
+                |acl: &&Acl| acl.id.starts_with("weir:own-") || acl.rule_type == RuleType::Host;
+            let rules = rendered.acls.iter().filter(|acl| !is_always(acl));
             let mut list: String = rules.map(|acl| format!("  {acl}\n")).collect();
             rendered
                 .shortfalls
@@ -129,6 +132,8 @@ fn allow_web_is_three_rules_and_the_default_acls() {
                 300 Out Allow remote 10.244.1.7  weir:own-out
                2000 Out Allow protocol 17 remote 0.0.0.0/0 remote-ports 53  weir:NetworkPolicy/shop/allow-web#out.0
                3000 Out Block  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
         "#]],
     );
     let rules = acls(ALLOW_WEB, "web");
@@ -218,6 +223,8 @@ policies:
                 300 Out Allow remote fd00::1  weir:own-out
                 300 Out Allow protocol 58 remote fe80::/10,ff02::/16  weir:neighbours-out
                3100 Out Allow  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
         "#]],
     );
 }
@@ -249,6 +256,8 @@ policies:
                2000 Out Allow protocol 6 remote 10.0.0.1 remote-ports 8080  weir:NetworkPolicy/shop/web#out.0
                2000 Out Allow protocol 6 remote 10.0.0.2 remote-ports 9090  weir:NetworkPolicy/shop/web#out.0
                3000 Out Block  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
               ! NetworkPolicy shop/web for shop/web: HNS cannot filter SCTP by port: SCTP that its rules match is denied
         "#]],
     );
@@ -298,6 +307,8 @@ adminPolicies:
                 300 Out Allow remote 10.0.0.2  weir:own-out
                2100 Out Block protocol 6 remote 10.0.0.1,10.0.0.2 remote-ports 25  weir:BaselineAdminNetworkPolicy/default#out.0
                3100 Out Allow  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
             shop/web
                 300 In  Allow remote 10.0.0.1  weir:own-in
                 400 In  Allow protocol 6 remote 10.0.0.2 local-ports 22  weir:AdminNetworkPolicy/first#in.0
@@ -310,6 +321,8 @@ adminPolicies:
                 300 Out Allow remote 10.0.0.1  weir:own-out
                2100 Out Block protocol 6 remote 10.0.0.1,10.0.0.2 remote-ports 25  weir:BaselineAdminNetworkPolicy/default#out.0
                3100 Out Allow  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
         "#]],
     );
 }
@@ -340,6 +353,8 @@ adminPolicies:
                3200 In  Block  weir:tail-in
                 300 Out Allow remote 10.0.0.1  weir:own-out
                3100 Out Allow  weir:tail-out
+                  - In  Allow (host)  weir:host-in
+                  - Out Allow (host)  weir:host-out
               ! AdminNetworkPolicy no-sctp for shop/web: HNS cannot filter SCTP by port: SCTP that its rules match is denied
         "#]],
     );

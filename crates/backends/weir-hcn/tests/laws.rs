@@ -80,7 +80,11 @@ proptest! {
             let mut actions = BTreeMap::new();
             for acl in &one.acls {
                 prop_assert!(acl.id.starts_with(PREFIX) && acl.id.len() <= 200, "{}", acl);
-                prop_assert!(acl.local_addresses.is_empty() && acl.rule_type == RuleType::Switch);
+                prop_assert!(acl.local_addresses.is_empty());
+                if acl.rule_type == RuleType::Host {
+                    prop_assert!(acl.priority.is_none() && acl.id.starts_with("weir:host-"), "{}", acl);
+                    continue;
+                }
                 let number = acl.priority.unwrap();
                 prop_assert!((300..=3200).contains(&number));
                 let other = actions.insert((acl.direction, number), acl.action);

@@ -4,8 +4,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use weir_agent::{AgentError, AgentOptions, Source, Sysctls};
-use weir_datapath::{Datapath, Drops, Established, Mode};
+use weir_agent::{AgentError, AgentOptions, DropReports, Source, Sysctls};
+use weir_datapath::{Datapath, Established, Mode};
 use weir_kube::{Access, ApiError, RetryPolicy};
 use weir_model::Verdict;
 
@@ -24,13 +24,17 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 
 /// Enforce the policies on this node
 ///
-/// Watches a cluster or a folder of manifests and installs the rules for the pods of this node in
-/// the current network namespace. The agent writes nothing before its first complete read of the
-/// source. While the API server is unreachable or a manifest is invalid, the last known good rules
-/// stay in force. Within seconds, the agent restores rules that another program has changed.
+/// Watches a cluster or a folder of manifests and installs the rules for the pods of this node. The
+/// agent writes nothing before its first complete read of the source. While the API server is
+/// unreachable or a manifest is invalid, the last known good rules stay in force. The agent restores
+/// rules that another program has changed. When it stops, the rules stay in force.
 ///
-/// SIGHUP makes the agent read everything again and compare it with the kernel. SIGTERM stops the
-/// agent; the rules stay in force. The agent needs root or CAP_NET_ADMIN.
+/// On Linux, the agent writes to the packet filter of its network namespace and needs root or
+/// CAP_NET_ADMIN. SIGHUP makes it read everything again and compare it with the kernel. SIGTERM
+/// stops it.
+///
+/// On Windows, the agent writes ACLs to the endpoints of HNS and must run as SYSTEM or as an
+/// administrator. Ctrl-C stops it.
 ///
 /// With `--datapath opflex` the agent keeps the files of opflex-agent equal to the objects that the
 /// controller `hpp` has written for this node. It then needs only to read the cluster and to write
@@ -144,7 +148,7 @@ impl AgentCommand {
         if self.accept_forwarded.is_some() && self.datapath != DatapathKind::Iptables {
             let what =
                 format!("--accept-forwarded is not supported with `--datapath {}`", self.datapath);
-            let hint = "leave it out, or use `--datapath iptables`";
+            let hint = "leave it out: only `--datapath iptables` has it";
             return Err(Failure::new(what, hint).into());
         }
         match self.datapath.profile().agent {
@@ -167,7 +171,7 @@ impl AgentCommand {
         &self,
         options: &AgentOptions,
         datapath: impl Datapath,
-        drops: Option<Box<dyn Drops + Send>>,
+        drops: DropReports,
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
             weir_agent::cleanup(datapath).map_err(failed)?;

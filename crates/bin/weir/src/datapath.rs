@@ -3,7 +3,7 @@
 //! *Invariant*: [`DatapathKind::profile`] is the only `match` over the kinds. A new backend adds a
 //! variant and an arm.
 
-use std::{fmt, io::Write};
+use std::{cell::OnceCell, fmt, io::Write};
 
 use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
@@ -83,6 +83,8 @@ pub(crate) struct Rendered<'a> {
     pub(crate) namespace: Option<&'a str>,
     pub(crate) aci_prefix: &'a str,
     pub(crate) output: Format,
+    /// The compiled rules, once they are needed.
+    pub(crate) program: OnceCell<Program>,
 }
 
 /// The way the probes of a test are evaluated.
@@ -102,11 +104,14 @@ pub(crate) struct Probed {
     pub(crate) shortfall: Option<String>,
 }
 
+/// Returns the difference between the installed rules and a program, empty if there is none.
+pub(crate) type CompareLive = fn(&Program) -> Result<String, Failure>;
+
 /// Whether rules can be compared with those that are installed on this machine.
 #[derive(Clone, Copy)]
 pub(crate) enum LiveComparison {
     /// They can.
-    Compare(PacketFilter),
+    Compare(CompareLive),
     /// They cannot.
     Unsupported { reason: &'static str, hint: &'static str },
 }
@@ -118,8 +123,8 @@ pub(crate) struct PacketFilter {
     pub(crate) agent: Option<RunAgent>,
     /// Installs a program on a node of a lab.
     pub(crate) enforce: fn(&KernelLab, &Name, &Program) -> Result<(), Failure>,
-    /// The steps from the installed rules to a program; empty if it is installed.
-    pub(crate) difference: fn(&Program) -> Result<String, Failure>,
+    /// The steps from the installed rules to a program.
+    pub(crate) live: LiveComparison,
 }
 
 impl DatapathKind {
@@ -140,7 +145,7 @@ impl DatapathKind {
                 testing: Testing::InMemory(compiled),
                 live: LiveComparison::Unsupported {
                     reason: "exists only in memory",
-                    hint: "leave out `--live`, or use `--datapath nftables` or `--datapath iptables`",
+                    hint: "leave out `--live`, or leave out `--datapath` to compare with the datapath of this system",
                 },
             },
             DatapathKind::Nftables => DatapathProfile {
@@ -148,50 +153,48 @@ impl DatapathKind {
                 summary: "nftables on Linux",
                 agent: platform::NFTABLES.agent,
                 rendering: Rendering {
-                    write: |of, out| Ok(write!(out, "{}", weir_nft::render(&of.program()))?),
+                    write: |of, out| Ok(write!(out, "{}", weir_nft::render(of.program()))?),
                     kinds: ClusterKinds::Policies,
                     formats: &[Format::Text],
                     syntax: "in nft syntax",
                     unit: Unit::Node,
                 },
                 testing: Testing::InKernel(platform::NFTABLES),
-                live: LiveComparison::Compare(platform::NFTABLES),
+                live: platform::NFTABLES.live,
             },
             DatapathKind::Iptables => DatapathProfile {
                 name: "iptables",
                 summary: "iptables and ipset on Linux",
                 agent: platform::IPTABLES.agent,
                 rendering: Rendering {
-                    write: |of, out| Ok(write!(out, "{}", weir_iptables::render(&of.program()))?),
+                    write: |of, out| Ok(write!(out, "{}", weir_iptables::render(of.program()))?),
                     kinds: ClusterKinds::Policies,
                     formats: &[Format::Text],
                     syntax: "in the format of ipset save and iptables-save",
                     unit: Unit::Node,
                 },
                 testing: Testing::InKernel(platform::IPTABLES),
-                live: LiveComparison::Compare(platform::IPTABLES),
+                live: platform::IPTABLES.live,
             },
             DatapathKind::Hcn => DatapathProfile {
                 name: "hcn",
                 summary: "ACLs of the Host Networking Service on Windows",
                 agent: platform::HCN,
                 rendering: Rendering {
-                    write: |of, out| Ok(write!(out, "{}", Acls::render(&of.program()))?),
+                    write: write_acls,
                     kinds: ClusterKinds::Policies,
-                    formats: &[Format::Text, Format::Json],
-                    syntax: "as JSON",
+                    formats: &[Format::Text, Format::Json, Format::Yaml],
+                    syntax: "as text, JSON or YAML",
                     unit: Unit::Node,
                 },
                 testing: Testing::InMemory(acls),
-                live: LiveComparison::Unsupported {
-                    reason: "programs ACLs on Windows nodes",
-                    hint: "leave out `--live`, and compare with `curl 127.0.0.1:9640/status` on the node",
-                },
+                live: platform::HCN_LIVE,
             },
             DatapathKind::Opflex => DatapathProfile {
                 name: "opflex",
                 summary: "Policy files for opflex-agent (Cisco ACI)",
-                agent: Some(AgentCommand::run_opflex),
+                // opflex-agent runs on Linux.
+                agent: if cfg!(windows) { None } else { Some(AgentCommand::run_opflex) },
                 rendering: Rendering {
                     write: opflex::render,
                     kinds: ClusterKinds::PoliciesAndServices,
@@ -229,12 +232,14 @@ impl fmt::Display for DatapathKind {
 
 impl Rendered<'_> {
     /// The rules to print.
-    pub(crate) fn program(&self) -> Program {
-        let locality = match self.node {
-            None => Locality::Everywhere,
-            Some(node) => Locality::Node(node.into()),
-        };
-        weir_engine::compile(&self.loaded.world, locality)
+    pub(crate) fn program(&self) -> &Program {
+        self.program.get_or_init(|| {
+            let locality = match self.node {
+                None => Locality::Everywhere,
+                Some(node) => Locality::Node(node.into()),
+            };
+            weir_engine::compile(&self.loaded.world, locality)
+        })
     }
 }
 
@@ -246,13 +251,22 @@ fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
         listing: &'a Listing,
         findings: Vec<FindingJson>,
     }
-    let listing = Listing::new(&of.program(), of.namespace);
+    let listing = Listing::new(of.program(), of.namespace);
     match of.output.structured() {
         Some(form) => {
             let findings = present::findings::to_json(&of.loaded.findings);
             present::value(out, form, &ListingOutput { listing: &listing, findings })
         }
         None => Ok(present::program::write(out, &listing)?),
+    }
+}
+
+/// Prints the ACLs of each pod's endpoint: text, or the policies in the format of HNS.
+fn write_acls(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let acls = Acls::render(of.program());
+    match of.output.structured() {
+        Some(form) => present::value(out, form, &acls.to_json()),
+        None => Ok(write!(out, "{acls}")?),
     }
 }
 

@@ -32,6 +32,7 @@ mod listen;
 mod log;
 mod man;
 mod matrix;
+mod no_rules;
 mod opflex;
 mod panic;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]

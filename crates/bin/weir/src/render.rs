@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, env, io::Write};
+use std::{cell::OnceCell, collections::BTreeSet, env, io::Write};
 
 use clap::Args;
 use serde::Serialize;
@@ -8,11 +8,11 @@ use weir_model::World;
 use crate::{
     clusters::ClustersArgs,
     datapath::{
-        DatapathKind, DatapathProfile, LiveComparison, PacketFilter, Rendered, Rendering, Unit,
+        CompareLive, DatapathKind, DatapathProfile, LiveComparison, Rendered, Rendering, Unit,
     },
     exit::Exit,
     failure::{Failure, nearest},
-    opflex,
+    no_rules, opflex, platform,
     present::{self, Format, findings::FindingJson},
     source::{Loaded, SourceArgs},
     translation,
@@ -30,7 +30,8 @@ use crate::{
 /// `iptables`: the sets and rules of a node in the format of `ipset save`, `iptables-save` and
 /// `ip6tables-save`.
 ///
-/// `hcn`: the ACL policies of each pod's endpoint on Windows, in the format of HNS.
+/// `hcn`: the ACLs of each pod's endpoint on Windows, one per line. JSON and YAML have the format of
+/// HNS.
 ///
 /// `opflex`: the `.netpol` files, each after its name. JSON and YAML also contain the HostprotPols,
 /// the HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
@@ -38,9 +39,10 @@ use crate::{
 /// With `--cluster`: the NetworkPolicies that the controller clusterset writes for each
 /// ClusterSetNetworkPolicy. In their names, the name of the policy stands for its uid.
 ///
-/// With `--live`, on a node: print the steps that would make the packet filter of this network
-/// namespace equal to the rules. Nothing is written. The exit status is 0 if there are no steps and
-/// 1 otherwise. Steps are normal right after a change, until the agent has applied it.
+/// With `--live`, on a node: print the difference between the rules that are installed there and
+/// those that should be: on Linux in the packet filter of this network namespace, on Windows on the
+/// endpoints of HNS. Nothing is written. The exit status is 0 if there is no difference and 1
+/// otherwise. A difference is normal right after a change, until the agent has applied it.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
@@ -50,7 +52,8 @@ pub(crate) struct RenderCommand {
     source: SourceArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
-    /// The datapath to print the rules for [default: sim; with --live, nftables]
+    /// The datapath to print the rules for [default: sim; with --live, nftables on Linux and hcn on
+    /// Windows]
     #[arg(long, value_name = "NAME", value_enum, conflicts_with = "clusters")]
     datapath: Option<DatapathKind>,
     /// The node to print the rules of [default: all nodes; with --live, NODE_NAME]
@@ -74,22 +77,22 @@ impl RenderCommand {
             translation::write(&worlds, self.source.namespace(), self.output, out)?;
             return Ok(Exit::Yes);
         }
-        let default = if self.live { DatapathKind::Nftables } else { DatapathKind::Sim };
+        let default = if self.live { platform::DEFAULT } else { DatapathKind::Sim };
         let DatapathProfile { name, rendering, live, .. } =
             self.datapath.unwrap_or(default).profile();
-        let compare_with = if self.live { Some(packet_filter(name, live)?) } else { None };
+        let compare_with = if self.live { Some(comparison(name, live)?) } else { None };
         self.check_options(name, &rendering)?;
         let node = self.node()?;
         let loaded = self.source.load_complete(rendering.kinds)?;
         if let Some(node) = &node {
             self.check_node(node, &loaded.world)?;
         }
-        if let (Some(filter), Some(node)) = (compare_with, &node) {
+        if let (Some(compare), Some(node)) = (compare_with, &node) {
             let program = weir_engine::compile(
                 &loaded.without_synthetic(),
                 Locality::Node(node.as_str().into()),
             );
-            let difference = (filter.difference)(&program)?;
+            let difference = compare(&program)?;
             return self.print_difference(&difference, name, node, &loaded, out);
         }
         let rendered = Rendered {
@@ -98,8 +101,12 @@ impl RenderCommand {
             namespace: self.source.namespace(),
             aci_prefix: &self.aci_prefix,
             output: self.output,
+            program: OnceCell::new(),
         };
         (rendering.write)(&rendered, out)?;
+        if let Some(why) = no_rules::reason(&rendered) {
+            anstream::eprintln!("note: {}", present::plain::Plain(why));
+        }
         Ok(Exit::Yes)
     }
 
@@ -175,13 +182,13 @@ impl RenderCommand {
     }
 }
 
-/// The packet filter that `--live` compares with.
-fn packet_filter(datapath: &str, live: LiveComparison) -> Result<PacketFilter, Failure> {
+/// The function that compares with the machine.
+fn comparison(datapath: &str, live: LiveComparison) -> Result<CompareLive, Failure> {
     match live {
-        LiveComparison::Compare(filter) => Ok(filter),
+        LiveComparison::Compare(compare) => Ok(compare),
         LiveComparison::Unsupported { reason, hint } => {
             let what = format!(
-                "`--live` compares with the packet filter of this machine, but `{datapath}` {reason}"
+                "`--live` compares with the rules on this machine, but `{datapath}` {reason}"
             );
             Err(Failure::new(what, hint))
         }

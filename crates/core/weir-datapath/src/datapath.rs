@@ -112,6 +112,6 @@ pub trait Diagnostics<P> {
     /// Conditions that keep rules out of force without being errors.
     fn warnings(&self, planner: &P) -> Vec<String>;
 
-    /// The number of rules, in the backend's own terms, that the backend maintains.
-    fn rule_count(&self, planner: &P) -> usize;
+    /// The number of weir's rules on the machine, in the backend's own terms, as last read.
+    fn rule_count(&self) -> usize;
 }

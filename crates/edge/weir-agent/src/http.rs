@@ -91,10 +91,8 @@ async fn drops(
     Query(DropsQuery { after, wait }): Query<DropsQuery>,
 ) -> impl IntoResponse {
     let mut last = report.drops.subscribe();
-    let page = || DropsPage {
-        drops_unavailable: report.status().drops_unavailable.clone(),
-        ..report.drops.after(after)
-    };
+    let page =
+        || DropsPage { drops_unavailable: report.drops_unavailable(), ..report.drops.after(after) };
     let now = page();
     if !now.drops.is_empty() || wait == 0 {
         return Json(now);

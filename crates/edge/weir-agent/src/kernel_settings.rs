@@ -33,7 +33,7 @@ impl KernelSettings {
         #[cfg(not(test))]
         KernelSettings {
             bridges: "/proc/sys/net/bridge".into(),
-            links: Some("/sys/class/net".into()),
+            links: cfg!(target_os = "linux").then(|| "/sys/class/net".into()),
             ipv4: "/proc/sys/net/ipv4/conf".into(),
         }
     }

@@ -36,6 +36,6 @@ pub use cni::PodReader;
 use event::AgentEvent;
 pub use kernel_settings::Sysctls;
 pub use lock::LockError;
-pub use run::{AgentError, AgentOptions, MachineAddresses, cleanup, once, run};
+pub use run::{AgentError, AgentOptions, DropReports, MachineAddresses, cleanup, once, run};
 pub use source::Source;
 pub use surroundings::{BlindSpot, Effect, Inspection, Leftover, LeftoverKind, Surroundings};

@@ -8,17 +8,21 @@
 
 use std::io;
 
-/// Why the agent could not lock the network namespace.
+/// Where one agent can run.
+const HERE: &str =
+    if cfg!(target_os = "linux") { "in this network namespace" } else { "on this machine" };
+
+/// Why the agent could not take the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another agent holds the lock.
-    #[error("another weir agent runs in this network namespace")]
+    #[error("another weir agent runs {}", HERE)]
     Taken,
     /// Without CAP_NET_ADMIN, the agent cannot change rules either.
     #[error("the agent has no permission to change the rules of this network namespace")]
     Forbidden,
     /// The state of the lock is unknown.
-    #[error("cannot check whether another agent runs in this network namespace")]
+    #[error("cannot check whether another agent runs {}", HERE)]
     Unknown(#[source] io::Error),
 }
 

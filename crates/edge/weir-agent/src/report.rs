@@ -38,6 +38,8 @@ pub(crate) struct AgentReport {
     #[cfg(test)]
     advanced: AtomicU64,
     pub(crate) drops: Ring,
+    /// Why the machine never reports dropped packets.
+    drops_unsupported: Option<&'static str>,
     /// Slots for requests that wait for drops.
     pub(crate) waiting: Semaphore,
     pub(crate) metrics: AgentMetrics,
@@ -209,6 +211,7 @@ impl AgentReport {
             #[cfg(test)]
             advanced: AtomicU64::new(0),
             drops: Ring::new(),
+            drops_unsupported: None,
             waiting: Semaphore::new(http::MAX_WAITING),
             metrics,
             registry,
@@ -219,6 +222,18 @@ impl AgentReport {
     /// their own rules.
     pub(crate) fn export_backend_metrics(&mut self) {
         self.metrics.register_backend(&mut self.registry);
+    }
+
+    /// The machine never reports dropped packets, for this reason. This is no warning, because it is
+    /// so on every such machine.
+    pub(crate) fn set_drops_unsupported(&mut self, why: &'static str) {
+        self.drops_unsupported = Some(why);
+    }
+
+    /// Why dropped packets are not reported, if they are not.
+    pub(crate) fn drops_unavailable(&self) -> Option<String> {
+        let why = self.status().drops_unavailable.clone();
+        why.or_else(|| self.drops_unsupported.map(Into::into))
     }
 
     /// The status. Hold the guard only briefly.

@@ -83,6 +83,14 @@ impl AgentOptions {
     }
 }
 
+/// The reports of dropped packets.
+pub enum DropReports {
+    /// The machine reports them.
+    From(Box<dyn Drops + Send>),
+    /// The machine reports none, for this reason.
+    Unsupported(&'static str),
+}
+
 /// Why an agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -126,33 +134,44 @@ impl AgentError {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            AgentError::Lock(LockError::Taken) => {
-                "stop the other agent first; a network namespace has one agent"
-            }
-            AgentError::Lock(LockError::Unknown(_)) | AgentError::Start(_) => {
-                "run it as root, and check the limits of threads and open files"
-            }
+            AgentError::Lock(LockError::Taken) => hints::TAKEN,
+            AgentError::Lock(LockError::Unknown(_)) | AgentError::Start(_) => hints::START,
             AgentError::Listen(_) => {
                 "use another address with `--http ADDRESS:PORT` or `--metrics ADDRESS:PORT`, or none: `off`"
             }
-            AgentError::Socket { .. } => {
-                "use `--cni-socket PATH` with a path where root can create a socket, such as /run/weir/agent.sock"
-            }
+            AgentError::Socket { .. } => hints::SOCKET,
             AgentError::Incomplete { hint, .. } => hint,
             AgentError::Lock(LockError::Forbidden)
             | AgentError::Failed { .. }
-            | AgentError::Remove(_) => {
-                "run it as root, or with CAP_NET_ADMIN, on a kernel that supports the datapath"
-            }
+            | AgentError::Remove(_) => hints::RIGHTS,
         }
     }
+}
+
+/// The hints that depend on the operating system.
+#[cfg(not(windows))]
+mod hints {
+    pub(super) const TAKEN: &str = "stop the other agent first; a network namespace has one agent";
+    pub(super) const START: &str = "run it as root, and check the limits of threads and open files";
+    pub(super) const SOCKET: &str = "use `--cni-socket PATH` with a path where root can create a socket, such as /run/weir/agent.sock";
+    pub(super) const RIGHTS: &str =
+        "run it as root, or with CAP_NET_ADMIN, on a kernel that supports the datapath";
+}
+
+/// The hints that depend on the operating system.
+#[cfg(windows)]
+mod hints {
+    pub(super) const TAKEN: &str = "stop the other agent first; a machine has one agent";
+    pub(super) const START: &str = "run it as SYSTEM or as an administrator";
+    pub(super) const SOCKET: &str = "leave out --cni-socket: there is no CNI plugin for Windows";
+    pub(super) const RIGHTS: &str = "run it as SYSTEM or as an administrator, on Windows Server 2019 or later with the Containers feature";
 }
 
 /// Enforces the source's policies until a signal stops it. The rules stay in force after that.
 pub fn run<D: Datapath>(
     options: &AgentOptions,
     datapath: D,
-    drops: Option<Box<dyn Drops + Send>>,
+    drops: DropReports,
 ) -> Result<(), AgentError> {
     lock()?;
     let addresses = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
@@ -164,6 +183,13 @@ pub fn run<D: Datapath>(
     if datapath.diagnostics().is_some() {
         report.export_backend_metrics();
     }
+    let drops = match drops {
+        DropReports::From(drops) => Some(drops),
+        DropReports::Unsupported(why) => {
+            report.set_drops_unsupported(why);
+            None
+        }
+    };
     let report = Arc::new(report);
     let (sender, events) = mpsc::sync_channel(QUEUE_LENGTH);
     let serves_plugins = socket.is_some();

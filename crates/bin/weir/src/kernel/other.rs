@@ -1,18 +1,21 @@
 //! A system without network namespaces: every command that needs them fails.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, env};
 
 use weir_model::{Flow, Name, Program, Verdict, World};
 
-use crate::{datapath::PacketFilter, failure::Failure};
+use crate::{
+    datapath::{LiveComparison, PacketFilter},
+    failure::Failure,
+};
 
 /// A packet filter of Linux, on another system.
 pub(crate) const UNAVAILABLE: PacketFilter = PacketFilter {
     agent: None,
     enforce: KernelLab::enforce_on,
-    difference: |_| {
-        let hint = "run it on a Linux node, where the agent runs";
-        Err(Failure::new("this machine has no packet filter of Linux to compare with", hint))
+    live: LiveComparison::Unsupported {
+        reason: "does not run on this system",
+        hint: "run it on the node; on a Windows node, leave out `--datapath`",
     },
 };
 
@@ -23,8 +26,8 @@ pub(crate) fn enter() -> Result<(), Failure> {
 
 fn unsupported() -> Failure {
     Failure::new(
-        "this needs the network namespaces and the packet filters of Linux",
-        "run it on Linux; `weir test` without `--datapath` works everywhere",
+        format!("weir cannot try real connections on {}", env::consts::OS),
+        "use `weir test` without `--datapath`, or with `--datapath hcn` for the ACLs of Windows nodes: both evaluate rules without connections",
     )
 }
 

@@ -4,6 +4,7 @@ mod surroundings;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use weir_agent::DropReports;
 use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner};
 use weir_inspect::Filter;
 use weir_iptables::Iptables;
@@ -14,7 +15,7 @@ use weir_nft::Nft;
 use self::surroundings::{LinuxSurroundings, filter_of};
 use crate::{
     agent::AgentCommand,
-    datapath::{DatapathKind, PacketFilter, RunAgent},
+    datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
     exit::Exit,
     failure::Failure,
     kernel::KernelLab,
@@ -30,6 +31,10 @@ pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> =
 pub(crate) const NFTABLES: PacketFilter = packet_filter::<Nft>();
 pub(crate) const IPTABLES: PacketFilter = packet_filter::<Iptables>();
 pub(crate) const HCN: Option<RunAgent> = None;
+pub(crate) const HCN_LIVE: LiveComparison = LiveComparison::Unsupported {
+    reason: "writes ACLs on Windows nodes",
+    hint: "run it on the Windows node; without `--live`, `weir render` prints the ACLs that its endpoints should have",
+};
 
 /// A datapath that can be opened in the current network namespace.
 pub(crate) trait Open: Datapath + Send + Sized {
@@ -91,7 +96,7 @@ const fn packet_filter<D: Open>() -> PacketFilter {
     PacketFilter {
         agent: Some(run::<D>),
         enforce: KernelLab::enforce_on::<D>,
-        difference: difference::<D>,
+        live: LiveComparison::Compare(difference::<D>),
     }
 }
 
@@ -103,7 +108,8 @@ fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let surroundings = LinuxSurroundings { own: datapath.filter() };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
     options.surroundings = Some(Arc::new(surroundings));
-    agent.run_datapath(&options, datapath, Some(Box::new(PacketReports::default())))
+    let reports = DropReports::From(Box::<PacketReports>::default());
+    agent.run_datapath(&options, datapath, reports)
 }
 
 /// The steps from the rules of this network namespace to a program; empty if it is installed.

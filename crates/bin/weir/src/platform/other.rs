@@ -1,7 +1,7 @@
 //! A system without a datapath. Commands that only read work here.
 
 use crate::{
-    datapath::{DatapathKind, PacketFilter, RunAgent},
+    datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
     kernel::UNAVAILABLE,
 };
 
@@ -14,3 +14,4 @@ pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> = None;
 pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = None;
+pub(crate) const HCN_LIVE: LiveComparison = UNAVAILABLE.live;

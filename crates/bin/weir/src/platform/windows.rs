@@ -7,12 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use weir_datapath::Mode;
+use weir_agent::DropReports;
+use weir_datapath::{Datapath, Mode};
 use weir_hcn::{Hcn, HcnSettings, Library, StateFile, Timed};
+use weir_model::Program;
 
 use crate::{
     agent::AgentCommand,
-    datapath::{DatapathKind, PacketFilter, RunAgent},
+    datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
     exit::Exit,
     failure::Failure,
     kernel::UNAVAILABLE,
@@ -27,6 +29,10 @@ pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> = None;
 pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = Some(run);
+pub(crate) const HCN_LIVE: LiveComparison = LiveComparison::Compare(difference);
+
+/// The answer to a request for dropped packets.
+const NO_DROPS: &str = "HNS does not report them; `weir explain` names the policy that denies a connection, and `pktmon` on the node captures dropped packets";
 
 /// Runs the agent with HNS.
 fn run(agent: &AgentCommand) -> anyhow::Result<Exit> {
@@ -35,27 +41,44 @@ fn run(agent: &AgentCommand) -> anyhow::Result<Exit> {
         let hint = "leave out --audit; `weir test --datapath hcn` and `weir matrix` show what would be dropped";
         return Err(Failure::new("HNS cannot report what it would drop", hint).into());
     }
-    let hint = Arc::default();
-    let unavailable = |error| {
-        Failure::new(
-            error,
-            "run it on Windows Server 2019 or later with the Containers feature, as SYSTEM",
-        )
-    };
-    let library = Library::open(&hint).map_err(unavailable)?;
-    let host = Timed::start(library, hint)?;
     let file =
         state_file().map_err(|error| tracing::warn!(%error, "running without a state file")).ok();
+    let datapath = open(file, options.version)?;
+    agent.run_datapath(&options, datapath, DropReports::Unsupported(NO_DROPS))
+}
+
+/// Opens HNS.
+fn open(file: Option<StateFile>, version: &'static str) -> Result<Hcn<Timed<Library>>, Failure> {
+    let hint = Arc::default();
+    let unavailable = |error| Failure::new(error, REQUIREMENTS);
+    let library = Library::open(&hint).map_err(unavailable)?;
+    let host = Timed::start(library, hint)
+        .map_err(|error| Failure::new(format!("cannot start a thread: {error}"), REQUIREMENTS))?;
     // kube-proxy and Calico read the same variable.
     let network = env::var("KUBE_NETWORK").ok().filter(|name| !name.is_empty());
-    let settings = HcnSettings { network, version: options.version };
-    agent.run_datapath(&options, Hcn::new(host, settings, file), None)
+    Ok(Hcn::new(host, HcnSettings { network, version }, file))
+}
+
+const REQUIREMENTS: &str = "run it on Windows Server 2019 or later with the Containers feature, as SYSTEM or as an administrator";
+
+/// The difference between the ACLs of this machine's endpoints and a program. Writes nothing.
+fn difference(program: &Program) -> Result<String, Failure> {
+    let mut installed = open(None, env!("CARGO_PKG_VERSION"))?
+        .installed()
+        .map_err(|error| Failure::new(error, REQUIREMENTS))?;
+    installed.tracker = StateFile::peek(&data_folder());
+    Ok(weir_hcn::compare(program, &installed))
+}
+
+/// The folder of the state file.
+fn data_folder() -> PathBuf {
+    let data = env::var_os("ProgramData").map_or_else(|| r"C:\ProgramData".into(), PathBuf::from);
+    data.join("weir")
 }
 
 /// The state file, in a folder that only the system and administrators can write to.
 fn state_file() -> io::Result<StateFile> {
-    let data = env::var_os("ProgramData").map_or_else(|| r"C:\ProgramData".into(), PathBuf::from);
-    let folder = data.join("weir");
+    let folder = data_folder();
     let file = StateFile::at(&folder)?;
     protect(&folder)?;
     Ok(file)

@@ -52,7 +52,7 @@ fn only_iptables_accepts_forwarded_packets() {
         let text = String::from_utf8_lossy(&output.stderr);
         let expected = format!("--accept-forwarded is not supported with `--datapath {datapath}`");
         assert!(text.contains(&expected), "{text}");
-        assert!(text.contains("hint: leave it out, or use `--datapath iptables`"), "{text}");
+        assert!(text.contains("hint: leave it out: only `--datapath iptables` has it"), "{text}");
     }
 }
 

@@ -1,3 +1,5 @@
+use std::fs;
+
 use crate::{json, stderr, stdout, weir, weir_reading};
 
 #[test]
@@ -44,7 +46,7 @@ fn iptables_rules_have_the_format_of_its_programs() {
 /// The golden tests of the backend check the rules themselves.
 #[test]
 fn acls_have_the_format_of_hns() {
-    let pods = json(&weir("render -f examples/shop/manifests --datapath hcn"));
+    let pods = json(&weir("render -f examples/shop/manifests --datapath hcn -o json"));
     let pods = pods.as_array().unwrap();
     assert_eq!(pods.len(), 7);
     let checkout = pods.iter().find(|pod| pod["Pod"] == "payments/checkout").unwrap();
@@ -100,10 +102,50 @@ fn an_invalid_prefix_is_rejected() {
 
 #[test]
 fn options_without_effect_are_rejected() {
-    for refused in ["iptables -o yaml", "hcn -o yaml", "opflex -n shop", "nftables -n shop"] {
+    for refused in ["iptables -o yaml", "hcn -n shop", "opflex -n shop", "nftables -n shop"] {
         let output = weir(&format!("render -f examples/shop/manifests --datapath {refused}"));
         assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{refused}");
     }
-    let acls = json(&weir("render -f examples/shop/manifests --datapath hcn -o json"));
-    assert_eq!(acls.as_array().unwrap().len(), 7);
+}
+
+/// `sim` and `hcn` have an entry for every pod, the other two a skeleton of a ruleset. None of these
+/// says why there are no rules.
+#[test]
+fn rendering_no_rules_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, documents: &[&str]| {
+        let path = folder.path().join(name);
+        fs::write(&path, documents.join("\n---\n")).unwrap();
+        path.display().to_string()
+    };
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}, spec: {nodeName: n1}, status: {podIPs: [{ip: 10.0.0.1}]}}";
+    let own = "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}, spec: {nodeName: n1, hostNetwork: true}, status: {podIPs: [{ip: 10.0.0.1}]}}";
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: n2}}";
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: np, namespace: shop}, spec: {podSelector: {}}}";
+    let other = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: np, namespace: other}, spec: {podSelector: {}}}";
+    let cases = [
+        (file("a.yaml", &[policy]), "", "the input has no pods;"),
+        (file("b.yaml", &[pod, node, policy]), "--node n2", "the input has no pods on node n2;"),
+        (file("c.yaml", &[pod]), "", "the input has no policies"),
+        (file("d.yaml", &[pod, other]), "", "no policy selects a pod"),
+        (file("e.yaml", &[pod, other]), "--node n1", "no policy selects a pod on node n1"),
+        (file("f.yaml", &[own, policy]), "", "no pod has an address of its own"),
+    ];
+    for datapath in ["sim", "nftables", "iptables", "hcn", "opflex"] {
+        for (path, options, why) in &cases {
+            let output = weir(&format!("render -f {path} --datapath {datapath} {options}"));
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(0), "{datapath} {why}: {said}");
+            let note = format!("note: there are no rules, because {why}");
+            assert!(said.contains(&note), "{datapath} {why}: {said}");
+        }
+        let output = weir(&format!("render -f {} --datapath {datapath}", cases[1].0));
+        assert_eq!(stderr(&output), "", "{datapath}: there are rules");
+    }
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: other}}";
+    let empty = file("g.yaml", &[pod, policy, namespace]);
+    let output = weir(&format!("render -f {empty} -n other"));
+    assert!(stderr(&output).contains("no pods in namespace other"), "{}", stderr(&output));
+    let acls = weir(&format!("render -f {} --datapath hcn -o json", cases[0].0));
+    assert_eq!((stdout(&acls).trim(), stderr(&acls).contains("no pods")), ("[]", true));
 }

@@ -63,7 +63,7 @@ fn rules_follow_changes_of_policies_and_labels() {
     agent.until_rules(WEB_ID, &wanted);
 
     assert_eq!(agent.metric("networkpolicies_watched"), Some(1.0));
-    agent.until("the metric counts the rules", || agent.metric("acl_rules_applied") == Some(5.0));
+    agent.until("the metric counts the rules", || agent.metric("acl_rules_applied") == Some(7.0));
     assert_eq!(agent.metric("reconciliation_errors_total"), Some(0.0));
     let writes = node.writes();
     let (status, log) = agent.stop();

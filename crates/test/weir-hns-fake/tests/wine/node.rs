@@ -168,6 +168,11 @@ impl Agent<'_> {
         Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
     }
 
+    /// The HTTP address of the agent.
+    pub(crate) fn address(&self) -> String {
+        self.http.to_string()
+    }
+
     /// Whether /readyz returns 200.
     pub(crate) fn is_ready(&self) -> bool {
         self.get("/readyz").is_some_and(|(status, _)| status == 200)
