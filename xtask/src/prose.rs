@@ -153,7 +153,7 @@ fn banned(text: &str) -> Vec<&'static str> {
 #[test]
 fn no_comment_message_or_document_has_a_banned_word() {
     let mut hits = Vec::new();
-    let types = ["rs", "md", "yaml", "toml", "json", "txt", "tpl", "sh", "go", "c"];
+    let types = ["rs", "md", "yaml", "toml", "json", "txt", "tpl", "sh", "go", "c", "ps1"];
     for (name, text) in files(&types) {
         let is_allowed = |word: &&str| {
             ALLOWED.iter().any(|(file, words)| name.starts_with(file) && words.contains(word))

@@ -13,6 +13,8 @@ mod live;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod powershell;
+#[cfg(test)]
 mod rights;
 
 use std::{fs, path::PathBuf};

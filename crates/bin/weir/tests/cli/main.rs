@@ -6,6 +6,7 @@ mod aci;
 mod addresses;
 mod agent;
 mod clusters;
+mod console;
 mod controller;
 mod demo;
 mod diff;
