@@ -31,6 +31,16 @@ impl PeerDecision {
         });
         PeerDecision { plain: self.plain.or(&other.plain), named: named.collect() }
     }
+
+    /// The decision for all ports, including the named ones.
+    pub(crate) fn for_ports(&self) -> Decision {
+        let named = self.named.iter().map(|((protocol, port), action)| {
+            (Ports::from(PortRange::one(*protocol, *port)), *action)
+        });
+        let plain = self.plain.ranges.iter().map(|(range, action)| (Ports::from(*range), *action));
+        let rules: Vec<(Ports, Action)> = named.chain(plain).collect();
+        Decision::from_rules(&rules, self.plain.others)
+    }
 }
 
 /// The first action, or the second if the first one passes.

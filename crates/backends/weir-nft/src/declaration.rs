@@ -46,6 +46,7 @@ pub(crate) fn fields(kind: SetKind) -> Vec<(u32, u32)> {
         SetKind::NumberedAddresses(family) | SetKind::NumberedBlocks(family) => {
             vec![number, address(family)]
         }
+        SetKind::NumberedPorts(family) => vec![number, address(family), protocol, port],
         SetKind::NumberedServices | SetKind::NumberedServiceRanges => vec![number, protocol, port],
         SetKind::Families => vec![(TYPE_NFPROTO, 1)],
         SetKind::LinkAddresses(family) => vec![link, address(family)],
@@ -79,6 +80,7 @@ impl SetKind {
             | SetKind::Grants(_)
             | SetKind::Services
             | SetKind::NumberedAddresses(_)
+            | SetKind::NumberedPorts(_)
             | SetKind::NumberedServices
             | SetKind::Families => 0,
         };

@@ -25,8 +25,8 @@ use crate::{
     ElementKey, Field, Match, SetKind,
     decision::{Decision, PeerDecision},
     names::digest,
+    ordered_rules::OrderedRules,
     port_classes::{PortClass, PortClasses},
-    tier::OrderedRules,
 };
 
 /// The order in which a packet looks up the sets of a tier.
@@ -58,7 +58,10 @@ impl Slot {
     /// The element of an address, and of its named port if the level has them.
     pub(crate) fn element(&self, address: IpAddr, port: Option<(Protocol, u16)>) -> ElementKey {
         match (port, self.number) {
-            (Some((protocol, port)), _) => ElementKey::Port(address, protocol, port),
+            (Some((protocol, port)), Some(number)) => {
+                ElementKey::NumberedPort(number, address, protocol, port)
+            }
+            (Some((protocol, port)), None) => ElementKey::Port(address, protocol, port),
             (None, Some(number)) => ElementKey::NumberedAddress(number, address),
             (None, None) => ElementKey::Address(address),
         }
@@ -67,11 +70,11 @@ impl Slot {
     /// The lookup of a peer.
     pub(crate) fn lookup(&self, direction: Direction, family: IpFamily) -> Match {
         let address = Field::peer(direction, family);
-        let key = match (self.level, self.number) {
-            (Level::NamedPort, _) => vec![address, Field::Protocol, Field::DestinationPort],
-            (_, Some(number)) => vec![Field::Number(number), address],
-            (_, None) => vec![address],
-        };
+        let mut key: Vec<Field> = self.number.map(Field::Number).into_iter().collect();
+        key.push(address);
+        if matches!(self.kind, SetKind::Ports(_) | SetKind::NumberedPorts(_)) {
+            key.extend([Field::Protocol, Field::DestinationPort]);
+        }
         Match::In(key, self.set.clone())
     }
 }
@@ -199,6 +202,24 @@ impl Layout {
             layout.number_sets(&prefix, family);
         }
         layout
+    }
+
+    /// The number of sets of the table that the members of all sets of the program join, at most,
+    /// without those in which blocks decide otherwise.
+    pub(crate) fn copies(&self, rules: &OrderedRules) -> usize {
+        let copies = |number: &usize| self.classes_of.get(number).map_or(1, Vec::len);
+        rules.sets.values().flatten().map(copies).sum()
+    }
+
+    /// The number of sets of the table that members of sets of the program join because they are
+    /// also in blocks, at most.
+    pub(crate) fn copies_of_block_members(&self, rules: &OrderedRules) -> usize {
+        let is_wide = |number: &usize| !self.classes_of.contains_key(number);
+        let wide = rules
+            .sets
+            .iter()
+            .filter(|(set, numbers)| !set.has_ports() && numbers.iter().any(is_wide));
+        wide.count().saturating_mul(self.open_classes.len())
     }
 
     /// Puts all sets of addresses into one.

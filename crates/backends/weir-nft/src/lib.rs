@@ -21,13 +21,13 @@
 //! NetworkPolicies that need only a few set lookups use those instead, and pods with few allowed
 //! peers share one chain and one set.
 //!
-//! *Invariant*: the size of the table is proportional to the size of the policies. If merged
-//! NetworkPolicies were larger, their rules are evaluated in sequence.
+//! *Invariant*: the size of the table is proportional to the size of the policies. If merged rules
+//! were larger, the rules are evaluated in sequence.
 //!
 //! *Invariant*: a chain has no more than `MergeLimit::sets` sets of its own, however many peers and
 //! port lists its rules have. The kernel's time to add sets grows with the square of their number.
 //!
-//! *Invariant*: no map with chains holds peers. When a rule is added, the kernel checks all
+//! *Invariant*: no map with chains holds peers, except while they change. When a rule is added, the kernel checks all
 //! elements of all such maps for loops.
 
 #![cfg_attr(
@@ -51,9 +51,11 @@ mod intervals;
 mod kernel;
 mod layout;
 mod merge;
+mod moves;
 mod names;
 mod numbered;
 mod objects;
+mod ordered_rules;
 mod peers;
 mod planner;
 mod pod_elements;
@@ -66,6 +68,7 @@ mod stages;
 mod table;
 mod text;
 mod tier;
+mod tier_sequence;
 mod transaction;
 mod uapi;
 mod wire;

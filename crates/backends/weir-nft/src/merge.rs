@@ -10,10 +10,11 @@ use crate::{
     layout::{Level, Slot},
     names::{comment, digest_debug, digest_sets, isolated_chain},
     numbered::NumberedSets,
+    ordered_rules::OrderedRules,
     peers::PeerSets,
     port_classes::{PortClass, PortClasses},
     sequence,
-    tier::{Lookups, OrderedRules, TierCompiler},
+    tier::{Lookups, TierCompiler},
 };
 
 /// Up to this many sequential lookups cost hardly more than one.
@@ -40,12 +41,12 @@ impl Default for MergeLimit {
 
 impl MergeLimit {
     /// The largest merged size of rules with this size.
-    fn for_size(self, size: usize) -> usize {
+    pub(crate) fn for_size(self, size: usize) -> usize {
         self.minimum.saturating_add(self.factor.saturating_mul(size))
     }
 
     /// The largest number of copies of sets. A set can have as many members as the cluster has pods.
-    fn for_copies(self, sets: usize) -> usize {
+    pub(crate) fn for_copies(self, sets: usize) -> usize {
         (self.minimum / 64).saturating_add(self.factor.saturating_mul(sets))
     }
 }

@@ -7,13 +7,15 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use weir_model::{Action, IpFamily, Member, Program, Protocol, SetDelta, SetId};
+use weir_model::{Action, IpFamily, Member, Name, Program, Protocol, SetDelta, SetId};
 
 use crate::{
     ElementKey,
     decision::PeerDecision,
-    layout::{Layout, Level, Place, Slot},
+    layout::{Layout, Place, Slot},
+    moves::Move,
     tier::TierCompiler,
+    tier_sequence::TierSequence,
 };
 
 /// The content of the sets, and the reasons for it.
@@ -44,6 +46,8 @@ enum Content {
     Numbered(Vec<Slot>),
     /// The sets of a tier.
     Tier(Box<(TierCompiler, Layout)>),
+    /// The sets of a tier whose rules are in sequence.
+    Sequence(Box<(TierCompiler, TierSequence)>),
 }
 
 /// The sets that contain an address, by number. In sets of named ports, with each of its ports.
@@ -65,13 +69,6 @@ struct PeerKind {
 struct CountedPlaces {
     places: Arc<[Place]>,
     members: usize,
-}
-
-/// The places of an address before and after a change.
-pub(crate) struct Move {
-    pub(crate) address: IpAddr,
-    pub(crate) old: Arc<[Place]>,
-    pub(crate) new: Arc<[Place]>,
 }
 
 impl PeerSets {
@@ -96,6 +93,13 @@ impl PeerSets {
         let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
         let (sets, pieces, family) = (sets.collect(), compiler.pieces(), compiler.family);
         PeerSets::new(Content::Tier(Box::new((compiler, layout))), family, sets, pieces)
+    }
+
+    /// The sets of a tier whose rules are in sequence.
+    pub(crate) fn sequence(compiler: TierCompiler, sequence: TierSequence) -> Self {
+        let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
+        let (sets, family) = (sets.collect(), compiler.family);
+        PeerSets::new(Content::Sequence(Box::new((compiler, sequence))), family, sets, Vec::new())
     }
 
     fn new(
@@ -153,12 +157,43 @@ impl PeerSets {
             Content::Union(slot) => std::slice::from_ref(slot),
             Content::Numbered(slots) => slots,
             Content::Tier(tier) => &tier.1.slots,
+            Content::Sequence(tier) => &tier.1.slots,
         }
     }
 
     /// Whether the sets belong to an admin tier, which other tiers follow.
     pub(crate) fn is_admin(&self) -> bool {
-        matches!(&self.content, Content::Tier(tier) if tier.0.end == Action::Pass)
+        self.compiler().is_some_and(|compiler| compiler.end == Action::Pass)
+    }
+
+    /// The compiler of an ordered tier.
+    fn compiler(&self) -> Option<&TierCompiler> {
+        match &self.content {
+            Content::Union(_) | Content::Numbered(_) => None,
+            Content::Tier(tier) => Some(&tier.0),
+            Content::Sequence(tier) => Some(&tier.0),
+        }
+    }
+
+    /// The compiler and the map of held addresses of a tier whose rules are in sequence.
+    pub(crate) fn held(&self) -> Option<(&TierCompiler, &Name)> {
+        match &self.content {
+            Content::Sequence(tier) => Some((&tier.0, &tier.1.held)),
+            Content::Union(_) | Content::Numbered(_) | Content::Tier(_) => None,
+        }
+    }
+
+    /// Whether a packet could find an address with the decision neither from before nor from after
+    /// it gets these memberships: it joins sets of rules in sequence that have different actions.
+    pub(crate) fn must_hold(&self, address: IpAddr, sets: &Memberships) -> bool {
+        let Some((compiler, _)) = self.held() else { return false };
+        let before = self.members.get(&address);
+        let is_new = |membership: &&Membership| {
+            before.is_none_or(|kind| kind.sets.binary_search(membership).is_err())
+        };
+        let added = sets.iter().filter(is_new).flat_map(|(set, _)| self.rules_of(*set));
+        let actions = added.filter_map(|number| compiler.rules.rules.get(number));
+        actions.map(|(_, action)| *action).collect::<BTreeSet<Action>>().len() > 1
     }
 
     /// Records in `touched` the new memberships of addresses that a set change may affect.
@@ -230,13 +265,14 @@ impl PeerSets {
     /// The decisions about an address before and after it gets these memberships. `None` if the
     /// sets belong to no ordered tier.
     pub(crate) fn around(&self, address: IpAddr, sets: &Memberships) -> Option<[PeerDecision; 2]> {
-        let Content::Tier(tier) = &self.content else { return None };
-        let (compiler, _) = &**tier;
+        let compiler = self.compiler()?;
         let before = self.members.get(&address).map(|kind| kind.memberships());
         let kinds =
             [before.unwrap_or_default(), sets.clone()].map(|sets| self.kind(address, &sets));
         let ports: BTreeSet<(Protocol, u16)> = kinds.iter().flat_map(PeerKind::ports).collect();
-        Some([&kinds[0], &kinds[1]].map(|kind| self.decide(compiler, kind, &ports)))
+        // The kinds of addresses of rules in sequence say nothing about blocks.
+        let blocks = self.held().map(|_| compiler.rules_of_blocks(address)).unwrap_or_default();
+        Some([&kinds[0], &kinds[1]].map(|kind| self.decide(compiler, kind, &blocks, &ports)))
     }
 
     /// Adds an address. Returns its places.
@@ -283,9 +319,17 @@ impl PeerSets {
                 let indexes: BTreeSet<usize> = self.rules_of_sets(kind).collect();
                 return indexes.into_iter().map(|index| (index, None)).collect();
             }
+            Content::Sequence(tier) => {
+                let slots = |(set, port): &Membership| {
+                    let slots = self.sets.get(*set).and_then(|(set, _)| tier.1.slots_of.get(set));
+                    slots.into_iter().flatten().map(|slot| (*slot, *port)).collect::<Vec<_>>()
+                };
+                let places: BTreeSet<Place> = kind.sets.iter().flat_map(slots).collect();
+                return places.into_iter().collect();
+            }
             Content::Tier(tier) => &**tier,
         };
-        let decision = self.decide(compiler, kind, &kind.ports().collect());
+        let decision = self.decide(compiler, kind, &[], &kind.ports().collect());
         let by_blocks = compiler.decide(self.rules_of_piece(kind));
         layout.places(&decision, &by_blocks, self.rules_of_sets(kind))
     }
@@ -294,9 +338,11 @@ impl PeerSets {
         &self,
         compiler: &TierCompiler,
         kind: &PeerKind,
+        blocks: &[usize],
         ports: &BTreeSet<(Protocol, u16)>,
     ) -> PeerDecision {
-        let rules: Vec<usize> = self.rules_of_piece(kind).chain(self.rules_of_sets(kind)).collect();
+        let blocks = self.rules_of_piece(kind).chain(blocks.iter().copied());
+        let rules: Vec<usize> = blocks.chain(self.rules_of_sets(kind)).collect();
         let named = ports.iter().map(|port| {
             let here = kind.sets.iter().filter(|(_, own)| *own == Some(*port));
             let here = here.flat_map(|(set, _)| self.rules_of(*set));
@@ -348,40 +394,5 @@ impl PeerKind {
     /// The named ports of addresses of this kind.
     fn ports(&self) -> impl Iterator<Item = (Protocol, u16)> {
         self.sets.iter().filter_map(|(_, port)| *port)
-    }
-}
-
-impl Move {
-    /// The elements that the address gets at a level.
-    pub(crate) fn added<'a>(
-        &'a self,
-        slots: &'a [Slot],
-        level: Level,
-    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let old: BTreeSet<&Place> = self.old.iter().collect();
-        let added = self.new.iter().filter(move |place| !old.contains(place));
-        self.elements(slots, added).filter(move |(slot, _)| slot.level == level)
-    }
-
-    /// The elements that the address loses.
-    pub(crate) fn removed<'a>(
-        &'a self,
-        slots: &'a [Slot],
-    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let new: BTreeSet<&Place> = self.new.iter().collect();
-        let removed = self.old.iter().filter(move |place| !new.contains(place));
-        self.elements(slots, removed)
-    }
-
-    fn elements<'a>(
-        &'a self,
-        slots: &'a [Slot],
-        places: impl Iterator<Item = &'a Place>,
-    ) -> impl Iterator<Item = (&'a Slot, ElementKey)> {
-        let element = |(slot, port): &'a Place| {
-            let slot = slots.get(*slot)?;
-            Some((slot, slot.element(self.address, *port)))
-        };
-        places.filter_map(element)
     }
 }

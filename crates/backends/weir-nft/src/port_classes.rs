@@ -85,11 +85,23 @@ impl PortClasses {
 
     /// The number of rules in all pieces between two edges: what `new` costs.
     pub(crate) fn count<'r>(rules: impl IntoIterator<Item = &'r Ports>) -> usize {
-        let ranges = rules.into_iter().filter_map(Ports::list).flatten();
-        overlaps(ranges.map(|range| {
+        let ranges = rules.into_iter().filter_map(Ports::list).flatten().copied();
+        let (whole, narrow): (Vec<PortRange>, Vec<PortRange>) =
+            ranges.partition(|range| *range == PortRange::all(range.protocol));
+        let pieces = overlaps(narrow.iter().map(|range| {
             let (first, last) = (u32::from(range.first), u32::from(range.last));
             ((range.protocol, first), (range.protocol, last + 1))
-        }))
+        }));
+        // If a protocol has no other ports, rules for the whole protocol are in all its pieces.
+        let covered = Ports::from_ranges(narrow.iter().copied());
+        let covered = covered.iter().filter_map(Ports::list).flatten();
+        let repeated = Protocol::ALL.into_iter().map(|protocol| {
+            let ours = |range: &&PortRange| range.protocol == protocol;
+            let is_covered = first_free(covered.clone().filter(ours)).is_none();
+            let edges = 2 * narrow.iter().filter(ours).count();
+            if is_covered { edges.saturating_mul(whole.iter().filter(ours).count()) } else { 0 }
+        });
+        repeated.fold(pieces, usize::saturating_add)
     }
 
     /// All rules for the ports of a class.

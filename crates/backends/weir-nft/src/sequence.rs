@@ -24,7 +24,7 @@ use crate::{
 
 /// A set that more lists of ports name is looked up on its own, so that its members are not copied
 /// for each of them.
-const MAX_COPIES: usize = 4;
+pub(crate) const MAX_COPIES: usize = 4;
 
 /// Up to this many intervals of addresses are compared one by one.
 const MAX_COMPARED_INTERVALS: usize = 4;
@@ -86,7 +86,7 @@ fn look_up_peers(
 }
 
 /// The lookup of all blocks of one list of ports.
-fn look_up_blocks(
+pub(crate) fn look_up_blocks(
     blocks: &BTreeSet<Block>,
     planner: &mut Planner,
     direction: Direction,

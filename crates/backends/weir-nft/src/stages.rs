@@ -12,6 +12,8 @@
 //! ```
 //!
 //! In each of these states, and between two of them, a packet meets the old or the new decision.
+//! Tiers whose rules are in sequence hold the addresses from the first stage to the last one: see
+//! `tier_sequence`.
 //!
 //! A tier itself looks up several sets, and the first one with the peer decides. So an address that
 //! joins some of them joins those first that a packet looks up first. It leaves the others when it
@@ -24,11 +26,7 @@ use std::{
 
 use weir_model::{Delta, Member, Name, Program, SetDelta, SetId};
 
-use crate::{
-    Planner, Transaction,
-    layout::Level,
-    peers::{Memberships, Move},
-};
+use crate::{ElementKey, Planner, Transaction, layout::Level, moves::Move, peers::Memberships};
 
 /// The effect of a delta on the sets of peers, and whether it needs stages.
 #[derive(Debug, Default)]
@@ -58,6 +56,7 @@ impl Stages {
             stages.are_needed = stages.change_in_both(planner, &moves)
                 || moves.is_moving && !delta.endpoints.is_empty();
         }
+        stages.are_needed |= stages.must_hold(planner);
         stages
     }
 
@@ -83,14 +82,17 @@ impl Stages {
             return first;
         }
         let bridge = self.bridge(planner);
+        let held = self.hold(planner);
         let mut first = planner.move_addresses(&bridge);
         let later = self.update_peers(planner, |is_admin| !is_admin);
         first = first.then(planner.add_by_level(&later));
         planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
         planner.remove_moved(&later);
         first = first.then(planner.take_transaction());
+        first = first.then(planner.release(&held, |is_admin| !is_admin));
         let admin = self.update_peers(planner, |is_admin| is_admin);
-        first.then(planner.move_addresses(&admin))
+        first = first.then(planner.move_addresses(&admin));
+        first.then(planner.release(&held, |is_admin| is_admin))
     }
 
     fn record_change(
@@ -119,12 +121,46 @@ impl Stages {
             let mut later = touched.iter().filter(|(address, _)| moves.touched.contains(address));
             later.any(|(address, sets)| {
                 let Some([before, after]) = peers.around(*address, sets) else { return false };
-                before.or(&after) != before || moves.is_moving && after != before
+                // Rules in sequence may pass a packet as soon as an address joins a set.
+                let is_moving = moves.is_moving || peers.held().is_some();
+                before.or(&after) != before || is_moving && after != before
             })
         })
     }
 
-    /// Makes every admin tier decide as before and, where it passed, as it will.
+    /// Whether some address must be held while it changes.
+    fn must_hold(&self, planner: &Planner) -> bool {
+        self.peers.iter().any(|(name, touched)| {
+            let peers = planner.peer_sets.get(name);
+            let mut touched = touched.iter();
+            peers.is_some_and(|peers| touched.any(|(at, sets)| peers.must_hold(*at, sets)))
+        })
+    }
+
+    /// Holds the addresses that change in rules in sequence. The admin tier decides as before and,
+    /// where it passed, as it will; the baseline tier decides as before.
+    fn hold(&self, planner: &mut Planner) -> Vec<Held> {
+        let mut held = Vec::new();
+        let Planner { peer_sets, objects, .. } = planner;
+        for (name, touched) in &self.peers {
+            let Some(peers) = peer_sets.get(name) else { continue };
+            let Some((compiler, map)) = peers.held() else { continue };
+            for (address, sets) in touched {
+                let Some([before, after]) = peers.around(*address, sets) else { continue };
+                if before == after && !peers.must_hold(*address, sets) {
+                    continue;
+                }
+                let decision = if peers.is_admin() { before.or(&after) } else { before };
+                let data = compiler.element_data(objects, &decision.for_ports());
+                let key = ElementKey::Address(*address);
+                objects.put_element(map, key.clone(), Some(data.into()));
+                held.push(Held { is_admin: peers.is_admin(), map: map.clone(), key });
+            }
+        }
+        held
+    }
+
+    /// Makes every merged admin tier decide as before and, where it passed, as it will.
     fn bridge(&self, planner: &mut Planner) -> Moves {
         let mut moves = Moves::new();
         for (name, touched) in &self.peers {
@@ -150,7 +186,22 @@ impl Stages {
     }
 }
 
+/// An element that holds an address.
+struct Held {
+    is_admin: bool,
+    map: Name,
+    key: ElementKey,
+}
+
 impl Planner {
+    /// Releases the held addresses of some tiers.
+    fn release(&mut self, held: &[Held], is_selected: impl Fn(bool) -> bool) -> Transaction {
+        for Held { map, key, .. } in held.iter().filter(|held| is_selected(held.is_admin)) {
+            self.objects.remove_element(map, key);
+        }
+        self.take_transaction()
+    }
+
     /// Removes the members of removed sets from sets that stay.
     pub(crate) fn empty_removed(&mut self, program: &Program, delta: &Delta) {
         let mut rest = Stages::default();

@@ -86,6 +86,8 @@ pub enum SetKind {
     ServiceRanges,
     /// Addresses of numbered sets.
     NumberedAddresses(IpFamily),
+    /// Addresses of numbered sets, each with a protocol and a port.
+    NumberedPorts(IpFamily),
     /// Intervals of addresses of numbered sets.
     NumberedBlocks(IpFamily),
     /// Protocols and ports of numbered sets.
@@ -136,6 +138,8 @@ pub enum ElementKey {
     Service(PortRange),
     /// The number of a set and one of its addresses.
     NumberedAddress(u32, IpAddr),
+    /// The number of a set, one of its addresses, and one of its ports.
+    NumberedPort(u32, IpAddr, Protocol, u16),
     /// The number of a set, and its addresses from the first to the last one.
     NumberedBlock(u32, IpAddr, IpAddr),
     /// The number of a set, and ports.

@@ -100,6 +100,7 @@ impl SetKind {
             | SetKind::Chains(_)
             | SetKind::Services
             | SetKind::NumberedAddresses(_)
+            | SetKind::NumberedPorts(_)
             | SetKind::NumberedServices
             | SetKind::ServiceChains
             | SetKind::Families
@@ -134,6 +135,9 @@ impl fmt::Display for SetKind {
             SetKind::Services | SetKind::ServiceRanges => f.write_str("inet_proto . inet_service"),
             SetKind::NumberedAddresses(family) | SetKind::NumberedBlocks(family) => {
                 write!(f, "mark . {}", address(family))
+            }
+            SetKind::NumberedPorts(family) => {
+                write!(f, "mark . {} . inet_proto . inet_service", address(family))
             }
             SetKind::NumberedServices | SetKind::NumberedServiceRanges => {
                 f.write_str("mark . inet_proto . inet_service")
@@ -171,6 +175,9 @@ impl fmt::Display for ElementKey {
             ElementKey::Service(range) => write!(f, "{} . {}", word(range.protocol), ports(range)),
             ElementKey::NumberedAddress(number, address) => {
                 write!(f, "{number:#010x} . {address}")
+            }
+            ElementKey::NumberedPort(number, address, protocol, port) => {
+                write!(f, "{number:#010x} . {address} . {} . {port}", word(*protocol))
             }
             ElementKey::NumberedBlock(number, first, last) => {
                 write!(f, "{number:#010x} . {}", intervals::text(*first, *last))

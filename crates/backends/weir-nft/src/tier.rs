@@ -2,16 +2,13 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    fmt,
-    mem::{Discriminant, discriminant},
     sync::Arc,
 };
 
 use hashbrown::HashSet;
 use weir_datapath::policy_names;
 use weir_model::{
-    Action, Block, Direction, Interval, IpFamily, Name, Peers, Ports, Program, Protocol, Section,
-    SetId,
+    Action, Block, Direction, Interval, IpFamily, Name, Ports, Program, Protocol, Section,
 };
 
 use crate::{
@@ -20,66 +17,13 @@ use crate::{
     decision::Decision,
     intervals::{overlaps, segments, union},
     layout::{Layout, Slot, SlotsByAction},
+    merge::MergeLimit,
     names::{self, comment, digest},
     objects::Objects,
+    ordered_rules::OrderedRules,
     peers::PeerSets,
-    port_classes::PortClass,
+    port_classes::{PortClass, PortClasses},
 };
-
-/// An ordered list of rules. The first match decides.
-///
-/// Set names contain a digest of the `Debug` output, which therefore never changes.
-#[derive(Default)]
-pub(crate) struct OrderedRules {
-    pub(crate) rules: Vec<(Ports, Action)>,
-    /// The numbers of the rules for any peer.
-    pub(crate) anyone: Vec<usize>,
-    /// The numbers of the rules for each set.
-    pub(crate) sets: BTreeMap<SetId, Vec<usize>>,
-    /// The numbers of the rules for each block.
-    pub(crate) blocks: BTreeMap<Block, Vec<usize>>,
-    /// The kind of the peers of the last rule.
-    last: Option<Discriminant<Peers>>,
-}
-
-impl fmt::Debug for OrderedRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OrderedRules { rules, anyone, sets, blocks, last: _ } = self;
-        let mut text = f.debug_struct("Tier");
-        text.field("rules", rules).field("anyone", anyone);
-        text.field("sets", sets).field("blocks", blocks).finish()
-    }
-}
-
-impl OrderedRules {
-    /// The rules of policies, in order.
-    pub(crate) fn from_sections(sections: &[Arc<Section>]) -> Self {
-        let mut ordered = OrderedRules::default();
-        for rule in sections.iter().flat_map(|section| &section.rules) {
-            ordered.push(&rule.peers, &rule.ports, rule.action);
-        }
-        ordered
-    }
-
-    /// Appends a rule. Rules in a row with the same ports, the same action and the same kind of peers
-    /// get one number, so a rule with many peers counts once.
-    pub(crate) fn push(&mut self, peers: &Peers, ports: &Ports, action: Action) {
-        let kind = self.last.replace(discriminant(peers));
-        let is_last = |(last, same): &(Ports, Action)| last == ports && *same == action;
-        if kind != self.last || !self.rules.last().is_some_and(is_last) {
-            self.rules.push((ports.clone(), action));
-        }
-        let number = self.rules.len() - 1;
-        let numbers = match peers {
-            Peers::Any => &mut self.anyone,
-            Peers::Set(set) | Peers::PortSet(set) => self.sets.entry(set.clone()).or_default(),
-            Peers::Block(block) => self.blocks.entry(block.clone()).or_default(),
-        };
-        if numbers.last() != Some(&number) {
-            numbers.push(number);
-        }
-    }
-}
 
 /// Compiles the rules of a tier for one direction and family.
 #[derive(Clone, Debug)]
@@ -132,8 +76,9 @@ impl TierCompiler {
 
     /// The rules that decide: lookups for pods, one for blocks, and the decision for other peers.
     pub(crate) fn compile(&self, planner: &mut Planner, program: &Program) -> Vec<NftRule> {
-        let limit = planner.merge_limit.sets;
-        let layout = Layout::new(&self.rules, self.end, self.family, limit);
+        let Some(layout) = self.merge(planner.merge_limit) else {
+            return self.compile_in_sequence(planner, program);
+        };
         self.add_peer_sets(planner, program, &layout);
         let rules = |slots: &SlotsByAction| -> Vec<NftRule> {
             let slots = LOOKUP_ORDER.iter().filter_map(|action| slots.get(action));
@@ -159,6 +104,22 @@ impl TierCompiler {
             all_ports: rules(&layout.all_ports),
         };
         self.assemble(planner, lookups)
+    }
+
+    /// The sets of merged rules. `None` if the merged rules would be larger than the limit.
+    fn merge(&self, merge_limit: MergeLimit) -> Option<Layout> {
+        let OrderedRules { rules, sets, .. } = &*self.rules;
+        let limit = merge_limit.for_size(self.rules.size());
+        let ports = rules.iter().map(|(ports, _)| ports);
+        if rules.len() > limit || PortClasses::count(ports) > limit {
+            return None;
+        }
+        self.count_decisions(limit)?;
+        let layout = Layout::new(&self.rules, self.end, self.family, merge_limit.sets);
+        let may_copy = merge_limit.for_copies(sets.values().map(Vec::len).sum());
+        let is_small = layout.copies(&self.rules) <= may_copy
+            && layout.copies_of_block_members(&self.rules) <= limit;
+        is_small.then_some(layout)
     }
 
     /// Adds the sets of the tier's peers.
@@ -261,7 +222,7 @@ impl TierCompiler {
     }
 
     /// The element data that carries out a decision.
-    fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
+    pub(crate) fn element_data(&self, objects: &mut Objects, decision: &Decision) -> ElementData {
         let verdict =
             decision.for_all_ports().and_then(|action| match self.rule(action).statement {
                 Statement::Return => Some(NftVerdict::Return),
@@ -368,7 +329,7 @@ impl TierCompiler {
         rules
     }
 
-    fn rule(&self, action: Action) -> NftRule {
+    pub(crate) fn rule(&self, action: Action) -> NftRule {
         let statement = match action {
             Action::Allow => self.allow.clone(),
             Action::Deny if self.end == Action::Deny => {

@@ -141,6 +141,7 @@ fn members<'k>(
     keys.into_iter().filter_map(move |key| match (kind, key) {
         (SetKind::Addresses(_), ElementKey::Address(at))
         | (SetKind::NumberedAddresses(_), ElementKey::NumberedAddress(_, at))
+        | (SetKind::NumberedPorts(_), ElementKey::NumberedPort(_, at, ..))
         | (SetKind::Ports(_), ElementKey::Port(at, ..)) => Some(*at),
         _ => None,
     })

@@ -223,6 +223,9 @@ fn first_key(kind: SetKind, key: &ElementKey) -> KeyBytes {
         | ElementKey::NumberedBlock(number, address, _) => {
             start.number(kind, number).address(address)
         }
+        ElementKey::NumberedPort(number, address, protocol, port) => {
+            start.number(kind, number).address(address).protocol(protocol).port(port)
+        }
         ElementKey::NumberedService(number, PortRange { protocol, first, .. }) => {
             start.number(kind, number).protocol(protocol).port(first)
         }
@@ -349,6 +352,11 @@ pub(crate) fn key(kind: SetKind, element: &WireElement) -> Option<ElementKey> {
         SetKind::NumberedAddresses(family) => {
             let number = u32::from_ne_bytes(split_array::<4>(&mut rest)?);
             ElementKey::NumberedAddress(number, address(family, &mut rest)?)
+        }
+        SetKind::NumberedPorts(family) => {
+            let number = u32::from_ne_bytes(split_array::<4>(&mut rest)?);
+            let address = address(family, &mut rest)?;
+            ElementKey::NumberedPort(number, address, protocol(&mut rest)?, port(&mut rest)?)
         }
         SetKind::Blocks(_)
         | SetKind::BlockChains(_)

@@ -11,7 +11,7 @@ use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
 use weir_model::{Direction, World};
 use weir_nft::{Nft, NftSet, NftTable, SetKind};
-use weir_testkit::HostileShape;
+use weir_testkit::{HostileAdminShape, HostileShape};
 use weir_trials::{node, random::draw};
 
 fn main() -> ExitCode {
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     let text = Trial::test("the_kernel_lists_what_was_rendered", listed);
     let sequence = Trial::test("the_kernel_lists_rules_in_sequence", listed_in_sequence);
     let numbered = Trial::test("the_kernel_lists_numbered_sets", listed_numbered_sets);
-    weir_trials::main(|| vec![merged, text, sequence, numbered])
+    let admin = Trial::test("the_kernel_lists_admin_rules_in_sequence", listed_admin_sequence);
+    weir_trials::main(|| vec![merged, text, sequence, numbered, admin])
 }
 
 /// A property of a table.
@@ -68,7 +69,7 @@ fn listed_in_sequence() -> Result<(), Failed> {
     ];
     for shape in shapes {
         for direction in Direction::BOTH {
-            let world = hostile_world(shape, direction);
+            let world = world(&shape.manifests(direction, 40_000));
             let table = weir_nft::render(&compile(&world, Locality::Everywhere));
             if table.sets.keys().any(|name| name.starts_with("classes-")) {
                 return Err(format!("the rules of {shape} are merged").into());
@@ -90,7 +91,7 @@ fn listed_numbered_sets() -> Result<(), Failed> {
     ];
     for (shape, words) in shapes {
         for direction in Direction::BOTH {
-            let world = hostile_world(shape, direction);
+            let world = world(&shape.manifests(direction, 40_000));
             let table = weir_nft::render(&compile(&world, Locality::Everywhere));
             let has = |word: &str| table.sets.keys().any(|name| name.starts_with(word));
             if !words.iter().all(|word| has(&format!("numbered-{word}-"))) {
@@ -102,9 +103,31 @@ fn listed_numbered_sets() -> Result<(), Failed> {
     Ok(())
 }
 
-fn hostile_world(shape: HostileShape, direction: Direction) -> World {
+/// The rulesets of cluster-wide policies whose merged rules would be too large.
+fn listed_admin_sequence() -> Result<(), Failed> {
+    let shapes = [
+        (
+            HostileAdminShape::SelectorsByRanges,
+            &["held4", "numbered-peers4", "numbered-ports4"][..],
+        ),
+        (HostileAdminShape::SharedSelectors, &["held4", "numbered-peers4"]),
+        (HostileAdminShape::Baseline, &["held4", "numbered-ranges-0"]),
+    ];
+    for (shape, words) in shapes {
+        let world = world(&shape.manifests(Direction::Egress, 100_000));
+        let table = weir_nft::render(&compile(&world, Locality::Everywhere));
+        let has = |word: &&str| table.sets.keys().any(|name| name.starts_with(*word));
+        if !words.iter().all(has) {
+            return Err(format!("the rules of {shape} are merged: {:?}", table.sets.keys()).into());
+        }
+        check_listing(&world)?;
+    }
+    Ok(())
+}
+
+fn world(manifests: &str) -> World {
     let mut reader = weir_api::ManifestReader::new();
-    reader.read_file("hostile".into(), shape.manifests(direction, 40_000).as_bytes());
+    reader.read_file("hostile".into(), manifests.as_bytes());
     reader.finish().objects.into_iter().collect()
 }
 

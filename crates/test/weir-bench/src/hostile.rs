@@ -16,7 +16,7 @@ use weir_datapath::{Datapath, Planner as _};
 use weir_engine::{Engine, Locality};
 use weir_iptables::Variant;
 use weir_model::{Change, Direction, Object, Program};
-use weir_testkit::HostileShape;
+use weir_testkit::{HostileAdminShape, HostileShape};
 
 use crate::{
     datapath::{ApplyResult, BenchAgent, in_new_lab, iptables, nftables},
@@ -73,28 +73,58 @@ impl HostileBench {
             "| shape | direction | backend | bytes | CPU time | peak memory |\n\
              | --- | --- | --- | ---: | ---: | ---: |\n",
         );
-        let shapes = HostileShape::ALL.into_iter();
-        for shape in shapes.filter(|shape| shape.name().contains(&self.only)) {
+        for shape in HostileShape::ALL.into_iter().filter(|shape| self.is_selected(shape.name())) {
             for direction in Direction::BOTH {
                 let manifests = shape.manifests(direction, self.bytes);
-                for backend in &self.backends {
-                    let name = backend.name();
-                    eprintln!("{shape}, {direction}, {name}");
-                    let cost = measure_child(&name, &manifests);
-                    let cost = cost.with_context(|| format!("{shape}, {direction}, {name}"))?;
-                    let bytes = manifests.len();
-                    writeln!(table, "| {shape} | {direction} | {name} | {bytes} | {cost} |")?;
-                }
+                let all = self.backends.iter();
+                Self::measure(&mut table, shape.name(), direction, &manifests, all)?;
+            }
+        }
+        let shapes = HostileAdminShape::ALL.into_iter();
+        for shape in shapes.filter(|shape| self.is_selected(shape.name())) {
+            for &direction in shape.directions() {
+                let manifests = shape.manifests(direction, self.bytes);
+                let able = self.backends.iter().filter(|backend| backend.has_admin_tiers());
+                Self::measure(&mut table, shape.name(), direction, &manifests, able)?;
             }
         }
         write!(out, "{table}")?;
         if self.write_docs { docs::put("hostile", &table) } else { Ok(()) }
+    }
+
+    fn is_selected(&self, shape: &str) -> bool {
+        shape.contains(&self.only)
+    }
+
+    /// Adds a row for each backend.
+    fn measure<'a>(
+        table: &mut String,
+        shape: &str,
+        direction: Direction,
+        manifests: &str,
+        backends: impl Iterator<Item = &'a HostileBackend>,
+    ) -> Result<()> {
+        for backend in backends {
+            let name = backend.name();
+            eprintln!("{shape}, {direction}, {name}");
+            let cost = measure_child(&name, manifests);
+            let cost = cost.with_context(|| format!("{shape}, {direction}, {name}"))?;
+            let bytes = manifests.len();
+            writeln!(table, "| {shape} | {direction} | {name} | {bytes} | {cost} |")?;
+        }
+        Ok(())
     }
 }
 
 impl HostileBackend {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether the backend applies cluster-wide policies. Host protection objects cannot express
+    /// them.
+    fn has_admin_tiers(self) -> bool {
+        !matches!(self, HostileBackend::Hpp | HostileBackend::Opflex)
     }
 }
 

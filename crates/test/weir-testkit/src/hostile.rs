@@ -1,10 +1,12 @@
 //! Policies that are small as text, and large if their peers, exceptions, ports and rules are
 //! multiplied.
 
+mod admin;
 mod mixture;
 
 use std::fmt;
 
+pub use admin::HostileAdminShape;
 pub use mixture::HostileMixture;
 use weir_model::Direction;
 

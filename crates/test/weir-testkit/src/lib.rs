@@ -9,7 +9,8 @@
 //!  flow      connections between addresses of the pool  ────► flow()
 //!  fuzz      the same choices, made by a fuzzer's bytes ────► changes_from_bytes()
 //!  egress    rules with many peers and ports, as YAML
-//!  hostile   policies whose parts multiply                ────► HostileShape, HostileMixture
+//!  hostile   policies whose parts multiply                ────► HostileShape, HostileAdminShape,
+//!                                                                HostileMixture
 //!  midway    the verdicts that a packet can get during a change
 //! ```
 //!
@@ -40,7 +41,7 @@ use weir_model::{Change, Key, Object, World};
 pub use changes::{before_and_after, changes, crowded};
 pub use flow::flow;
 pub use fuzz::changes_from_bytes;
-pub use hostile::{HostileMixture, HostileShape};
+pub use hostile::{HostileAdminShape, HostileMixture, HostileShape};
 pub use midway::Midway;
 pub use object::{domain, namespace, node, pod};
 pub use policy::{block, policy, policy_id, selector};

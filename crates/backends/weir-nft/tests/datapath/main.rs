@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The trials of random policies with rules in sequence and with numbered sets. By default, only
+/// The trials of random and of admin policies with rules in sequence and with numbered sets. By default, only
 /// large policies have them.
 #[cfg(target_os = "linux")]
 fn other_limits() -> impl Iterator<Item = libtest_mimic::Trial> {
@@ -46,7 +46,12 @@ fn other_limits() -> impl Iterator<Item = libtest_mimic::Trial> {
     let all = limits.into_iter();
     let all = all.flat_map(|(name, limit)| weir_trials::trials(name, backend::Nftables(limit)));
     all.filter(|trial| {
-        let names = ["kernel_agree_on_random_clusters", "after_each_change_the_kernel"];
+        let names = [
+            "kernel_agree_on_random_clusters",
+            "after_each_change_the_kernel",
+            "::admin_",
+            "::a_pod_that_",
+        ];
         names.iter().any(|name| trial.name().contains(name))
     })
 }

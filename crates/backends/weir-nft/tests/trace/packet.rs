@@ -130,6 +130,7 @@ fn look_up(fields: &[Field], set: &NftSet, flow: &Flow) -> Option<Option<Arc<Ele
             set.elements.keys().find(holds)?.clone()
         }
         SetKind::NumberedAddresses(_) => ElementKey::NumberedAddress(number?, address()?),
+        SetKind::NumberedPorts(_) => ElementKey::NumberedPort(number?, address()?, protocol, port),
         SetKind::NumberedBlocks(_) => {
             let (number, address) = (number?, address()?);
             let holds = |key: &&ElementKey| matches!(key, ElementKey::NumberedBlock(of, first, last) if *of == number && (first..=last).contains(&&address));
