@@ -6,7 +6,7 @@
 //! last rule denies the others.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -166,8 +166,9 @@ impl ChainCompiler<'_> {
         {
             let group =
                 (tier != SectionTier::Namespace).then(|| format!("{} {group}", section.policy));
-            for rule in same_action {
-                let target = match (rule.action, tier) {
+            for same_ports in by_ports(same_action) {
+                let Some(first) = same_ports.first() else { continue };
+                let target = match (first.action, tier) {
                     (Action::Deny, _) => IptablesTarget::Goto(denied(self.direction)),
                     (Action::Allow | Action::Pass, SectionTier::Namespace) => {
                         allowed(self.direction)
@@ -175,10 +176,66 @@ impl ChainCompiler<'_> {
                     (Action::Pass, SectionTier::Admin) => IptablesTarget::Goto(pass()),
                     (Action::Allow | Action::Pass, _) => IptablesTarget::Goto(allow()),
                 };
-                rules.extend(self.policy_rule(section, rule, group.as_deref(), &target));
+                let ports = port_matches(&first.ports);
+                let is_product = same_ports.len() * ports.len() > MAX_SEPARATE_RULES;
+                if let Some(group) = group.as_deref().filter(|_| is_product) {
+                    rules.extend(self.merged_rules(section, &same_ports, group, &target));
+                    continue;
+                }
+                for rule in same_ports {
+                    rules.extend(self.policy_rule(section, rule, group.as_deref(), &target));
+                }
             }
         }
         rules
+    }
+
+    /// Ordered rules with the same action and the same ports. Their peers share sets, so that the
+    /// rules are not a product of peers and ports.
+    fn merged_rules(
+        &mut self,
+        section: &Section,
+        rules: &[&Rule],
+        group: &str,
+        target: &IptablesTarget,
+    ) -> Vec<IptablesRule> {
+        let Some(first) = rules.first() else { return Vec::new() };
+        let (mut anyone, mut blocks) = (false, Vec::new());
+        let (mut sets, mut port_sets) = (BTreeSet::new(), BTreeSet::new());
+        for rule in rules {
+            match &rule.peers {
+                Peers::Any => anyone = true,
+                Peers::Set(set) => _ = sets.insert(set.clone()),
+                Peers::PortSet(set) => _ = port_sets.insert(set.clone()),
+                Peers::Block(block) if blocks::is_in_family(block, self.family) => {
+                    blocks.push(block);
+                }
+                Peers::Block(_) => (),
+            }
+        }
+        let mut peers: Vec<Option<Match>> = Vec::new();
+        if anyone {
+            peers.push(None);
+        }
+        for (kind, sets) in [(IpSetKind::Addresses, sets), (IpSetKind::Ports, port_sets)] {
+            if !sets.is_empty() {
+                let of = sets.into_iter().map(|set| (set, EntryForm::Own)).collect();
+                peers.push(Some(self.match_derived_set(kind, of, Some(group))));
+            }
+        }
+        let entries = blocks::entries(blocks);
+        if !entries.is_empty() {
+            peers.push(Some(self.match_fixed_set(IpSetKind::Blocks, entries)));
+        }
+        let more = rules.len() - 1;
+        let origin = comment(&format!("{} {} and {more} more", policy_name(section), first.origin));
+        let ports = port_matches(&first.ports);
+        let pairs = peers.into_iter().flat_map(|peers| {
+            ports.iter().cloned().map(move |ports| ports.into_iter().chain(peers.clone()).collect())
+        });
+        let rule =
+            |matches| IptablesRule { matches, target: target.clone(), comment: origin.clone() };
+        pairs.map(rule).collect()
     }
 
     /// One rule of a policy. Some port lists need several iptables rules.
@@ -198,12 +255,7 @@ impl ChainCompiler<'_> {
             let matches = nets.into_iter().chain(ports).chain(sets).collect();
             IptablesRule { matches, target: target.clone(), comment: origin.clone() }
         };
-        match &rule.ports {
-            Ports::Any => vec![with_ports(None)],
-            Ports::Of(list) => {
-                match_ports(list).into_iter().map(|ports| with_ports(Some(ports))).collect()
-            }
-        }
+        port_matches(&rule.ports).into_iter().map(with_ports).collect()
     }
 
     /// Matches the peers of a rule. `None` if none of them is of this family. `group` names the
@@ -278,6 +330,28 @@ fn has_few_ports(sections: &[Arc<Section>]) -> bool {
     let rules = sections.iter().flat_map(|section| &section.rules);
     let ports = rules.filter_map(|rule| rule.ports.list()).map(|list| list.len());
     ports.sum::<usize>() <= MAX_SEPARATE_PORTS
+}
+
+/// Rules of one action, whose order does not matter, by ports.
+fn by_ports(rules: &[Rule]) -> Vec<Vec<&Rule>> {
+    let mut groups: Vec<Vec<&Rule>> = Vec::new();
+    let mut known: HashMap<&Ports, usize> = HashMap::new();
+    for rule in rules {
+        let index = *known.entry(&rule.ports).or_insert(groups.len());
+        match groups.get_mut(index) {
+            Some(group) => group.push(rule),
+            None => groups.push(vec![rule]),
+        }
+    }
+    groups
+}
+
+/// The matches of ports, each for one rule. `None` matches every port.
+fn port_matches(ports: &Ports) -> Vec<Option<Match>> {
+    match ports {
+        Ports::Any => vec![None],
+        Ports::Of(list) => match_ports(list).into_iter().map(Some).collect(),
+    }
 }
 
 /// Matches ports with as few matches as iptables allows.

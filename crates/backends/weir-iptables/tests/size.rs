@@ -6,7 +6,10 @@ use std::fmt::Write;
 use weir_engine::{Engine, Locality};
 use weir_iptables::{ChainsAndSets, render};
 use weir_model::{Change, Program};
-use weir_testkit::egress::{block, port, rule};
+use weir_testkit::{
+    HostileAdminShape,
+    egress::{block, port, rule},
+};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}
@@ -104,4 +107,25 @@ fn pods_with_equal_rules_share_chains_and_sets() {
         writeln!(pods, "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: m{number}, namespace: shop, labels: {{app: db}}}}, status: {{podIP: 10.0.1.{number}}}}}").expect("writing to a string");
     }
     check(&pods, &[rule((0..400).map(block), (0..400).map(port))], 3 * 400 + 20 * 100);
+}
+
+/// Admin rules are evaluated in order. Peers of a rule share sets, so they do not multiply with its
+/// ports.
+#[test]
+fn peers_of_admin_rules_do_not_multiply_with_ports() {
+    for shape in HostileAdminShape::ALL {
+        for &direction in shape.directions() {
+            let mut reader = weir_api::ManifestReader::new();
+            reader.read_file("test".into(), shape.manifests(direction, 200_000).as_bytes());
+            let changes: Vec<Change> =
+                reader.finish().objects.into_iter().map(Change::Put).collect();
+            let mut program = Program::default();
+            program.apply(Engine::new(Locality::Everywhere).apply(&changes));
+            let all = render(&program);
+            // 40 rules with 40 peers and 40 ports each.
+            let rules: usize = all.chains.values().map(Vec::len).sum();
+            assert!(rules <= 2_000, "{shape}, {direction}: {rules} rules");
+            assert!(all.sets.len() <= 300, "{shape}, {direction}: {} sets", all.sets.len());
+        }
+    }
 }
