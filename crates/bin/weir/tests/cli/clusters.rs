@@ -96,7 +96,7 @@ fn the_controller_rejects_invalid_options_at_startup() {
             format!(
                 "--pod-cidr 10.1.0.0/16 --broker-kubeconfig {kubeconfig} --broker-context other"
             ),
-            "other\nhint: check --broker-kubeconfig and --broker-context\n",
+            "it has no context other, only test\nhint: check --broker-kubeconfig and --broker-context\n",
         ),
     ] {
         let output = weir(&format!("{ask} {options}"));
