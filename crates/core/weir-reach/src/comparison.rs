@@ -7,11 +7,12 @@ use weir_model::{IpFamily, PodId, PortRange, Verdict};
 use crate::{
     ReachState,
     ends::{Ends, MergedConnections},
-    evaluator::Evaluator,
+    evaluator::{Evaluator, OpenPorts},
     name::PodNames,
     partition::Partition,
     port::union,
     port_set::PortSetId,
+    small_hash::IdMap,
 };
 
 /// Connections that a change opens or closes.
@@ -77,11 +78,12 @@ impl<'a> Comparison<'a> {
         }
         progress(classes.len(), classes.len());
         let names = PodNames::new(groups.iter().flat_map(|group| &group.pods), owners);
+        let names = ends.names(&names);
         let mut changes: Vec<ConnectionChange> = merged
             .finish()
             .map(|(kind, from, to)| {
                 let (now, family, ports) = kinds.all[kind].clone();
-                let (from, to) = (ends.names(&names, &from), ends.names(&names, &to));
+                let (from, to) = (names.of(&from), names.of(&to));
                 ConnectionChange { now, from, to, ports, family }
             })
             .collect();
@@ -98,39 +100,31 @@ impl<'a> Comparison<'a> {
 struct FlowChanges {
     all: Vec<FlowChange>,
     numbers: HashMap<FlowChange, usize>,
-    cache: HashMap<[Option<Vec<PortSetId>>; 2], Vec<usize>>,
+    cache: IdMap<OpenPorts, Vec<usize>>,
 }
 
 impl FlowChanges {
     /// The numbers of the changes between the open ports before and after, per family.
-    fn between(
-        &mut self,
-        evaluator: &Evaluator<'_>,
-        open: [Option<Vec<PortSetId>>; 2],
-    ) -> &[usize] {
-        let is_unchanged = |states: &Vec<PortSetId>| states[0] == states[1];
+    fn between(&mut self, evaluator: &Evaluator<'_>, open: OpenPorts) -> &[usize] {
+        let is_unchanged = |[old, new]: &[PortSetId; 2]| old == new;
         if open.iter().flatten().all(is_unchanged) {
             return &[];
         }
         if !self.cache.contains_key(&open) {
             let kinds = self.compute(evaluator, &open);
-            self.cache.insert(open.clone(), kinds);
+            self.cache.insert(open, kinds);
         }
         &self.cache[&open]
     }
 
-    fn compute(
-        &mut self,
-        evaluator: &Evaluator<'_>,
-        open: &[Option<Vec<PortSetId>>; 2],
-    ) -> Vec<usize> {
+    fn compute(&mut self, evaluator: &Evaluator<'_>, open: &OpenPorts) -> Vec<usize> {
         let changed: Vec<(IpFamily, [Vec<PortRange>; 2])> = IpFamily::BOTH
             .into_iter()
             .zip(open)
             .filter_map(|(family, states)| {
-                let states = states.as_ref()?;
-                let opened = evaluator.difference(states[1], states[0]);
-                let closed = evaluator.difference(states[0], states[1]);
+                let [old, new] = (*states)?;
+                let opened = evaluator.difference(new, old);
+                let closed = evaluator.difference(old, new);
                 Some((family, [union(opened), union(closed)]))
             })
             .collect();

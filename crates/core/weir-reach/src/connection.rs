@@ -1,6 +1,6 @@
 //! The open connections of some pods.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_model::{IpFamily, PodId, PortRange};
 
@@ -12,6 +12,7 @@ use crate::{
     partition::Partition,
     port::union,
     port_set::PortSetId,
+    small_hash::IdMap,
 };
 
 /// Open connections.
@@ -71,7 +72,7 @@ impl ReachState {
             let targets = if from < count { &classes[..] } else { &classes[..count] };
             for (to, target) in targets.iter().enumerate().filter(|(to, _)| is_listed(from, *to)) {
                 let Some(open) = evaluator.open(source, target) else { continue };
-                let open = open.map(|states| states.and_then(|states| states.first().copied()));
+                let open = open.map(|states| states.map(|[only, _]| only));
                 for kind in kinds.of(&evaluator, open) {
                     merged.add(*kind, from, to);
                 }
@@ -80,14 +81,10 @@ impl ReachState {
         progress(classes.len(), classes.len());
         let all: BTreeSet<&PodId> = ends.groups.iter().flatten().copied().collect();
         let names = PodNames::new(all, owners);
+        let names = ends.names(&names);
         let name = |(kind, from, to): (usize, Vec<u32>, Vec<u32>)| {
             let (family, ports) = kinds.all[kind].clone();
-            Connection {
-                to: ends.names(&names, &to),
-                from: ends.names(&names, &from),
-                ports,
-                family,
-            }
+            Connection { to: names.of(&to), from: names.of(&from), ports, family }
         };
         let mut connections: Vec<Connection> = merged.finish().map(name).collect();
         connections.sort();
@@ -99,7 +96,7 @@ impl ReachState {
 #[derive(Default)]
 struct OpenPorts {
     all: Vec<(Option<IpFamily>, Vec<PortRange>)>,
-    cache: HashMap<[Option<PortSetId>; 2], Vec<usize>>,
+    cache: IdMap<[Option<PortSetId>; 2], Vec<usize>>,
 }
 
 impl OpenPorts {

@@ -1,12 +1,13 @@
 //! The ends of connections by index, and connections merged for display.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use weir_model::PodId;
 
 use crate::{
     evaluator::{EndClass, Evaluator},
-    name::{PodNames, networks},
+    name::{PodNames, networks, unnamed},
     outside::OutsideClass,
     partition::ReachEnd,
 };
@@ -35,15 +36,37 @@ impl<'a> Ends<'a> {
         classes
     }
 
+    /// Prepares to name ends.
+    pub(crate) fn names<'n>(&'n self, names: &'n PodNames<'n>) -> EndNames<'n> {
+        let indexes = |group: &Vec<&PodId>| group.iter().filter_map(|id| names.index(id)).collect();
+        let groups = self.groups.iter().map(indexes).collect();
+        EndNames { names, groups, outside: self.outside, whole: unnamed(self.outside) }
+    }
+}
+
+/// The names of ends.
+pub(crate) struct EndNames<'n> {
+    names: &'n PodNames<'n>,
+    /// The indexes of the pods of each group.
+    groups: Vec<Vec<usize>>,
+    outside: &'n [OutsideClass],
+    /// The networks of all outside classes without a name.
+    whole: Vec<IpNet>,
+}
+
+impl EndNames<'_> {
     /// Short names for some ends.
-    pub(crate) fn names(&self, names: &PodNames<'_>, ends: &[EndIndex]) -> Vec<String> {
+    pub(crate) fn of(&self, ends: &[EndIndex]) -> Vec<String> {
         let ends = || ends.iter().map(|at| *at as usize);
-        let pods: BTreeSet<&PodId> =
+        let mut pods: Vec<usize> =
             ends().filter_map(|at| self.groups.get(at)).flatten().copied().collect();
+        pods.sort_unstable();
         let outside = ends().filter_map(|at| self.outside.get(at.checked_sub(self.groups.len())?));
         let outside: Vec<&OutsideClass> = outside.collect();
-        let mut words = if pods.is_empty() { Vec::new() } else { names.pods(&pods) };
-        words.extend(networks(&outside, self.outside));
+        let mut words = if pods.is_empty() { Vec::new() } else { self.names.by_index(&pods) };
+        if !outside.is_empty() {
+            words.extend(networks(&outside, &self.whole));
+        }
         words
     }
 }

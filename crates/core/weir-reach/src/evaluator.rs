@@ -14,14 +14,18 @@ use crate::{
     ReachState,
     indexed_chain::IndexedChain,
     partition::ReachEnd,
-    port_set::{ALL_PORTS, PortSetId, PortSets, SliceSet},
+    port_set::{ALL_PORTS, NO_PORTS, PortSetId, PortSets, SliceSet},
     view::{Membership, View},
 };
 
 /// The index of an address in one state.
 type AddressId = u32;
 
-/// Evaluates connections in several states. A port set id has the same meaning in all of them.
+/// The open ports of a connection: per family that both ends have in all states, in the first state
+/// and in the second. With one state, the second has no ports.
+pub(crate) type OpenPorts = [Option<[PortSetId; 2]>; 2];
+
+/// Evaluates connections in one or two states. A port set id has the same meaning in all of them.
 pub(crate) struct Evaluator<'a> {
     states: Vec<StateRules<'a>>,
     view: View<'a>,
@@ -100,21 +104,17 @@ impl<'a> Evaluator<'a> {
         EndMember { end, node, addresses }
     }
 
-    /// The open ports from one class to another: per family that both have in all states, per
-    /// state. `None` if the classes contain no two different ends.
-    pub(crate) fn open(
-        &mut self,
-        from: &EndClass<'a>,
-        to: &EndClass<'a>,
-    ) -> Option<[Option<Vec<PortSetId>>; 2]> {
+    /// The open ports from one class to another. `None` if the classes contain no two different
+    /// ends.
+    pub(crate) fn open(&mut self, from: &EndClass<'a>, to: &EndClass<'a>) -> Option<OpenPorts> {
         let (from, to) = representatives(from, to)?;
         Some([0, 1].map(|family| {
-            let mut all = Vec::with_capacity(self.states.len());
+            let mut open = [NO_PORTS; 2];
             for (at, rules) in self.states.iter_mut().enumerate() {
                 let (from, to) = (from.addresses[at][family]?, to.addresses[at][family]?);
-                all.push(rules.open(&mut self.port_sets, from, to));
+                open[at] = rules.open(&mut self.port_sets, from, to);
             }
-            Some(all)
+            Some(open)
         }))
     }
 

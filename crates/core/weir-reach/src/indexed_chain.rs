@@ -15,6 +15,7 @@ use weir_model::{
 
 use crate::{
     port_set::{PortSetId, PortSets, SliceSet},
+    small_hash::IdMap,
     view::{Membership, View, add_boundaries, after},
 };
 
@@ -27,8 +28,10 @@ pub(crate) struct IndexedChain<'a> {
     sets: Vec<u32>,
     /// The first address of each segment that no block of the chain divides, sorted.
     segments: Vec<IpAddr>,
-    /// The open ports by memberships and segment.
-    cache: HashMap<Vec<Membership>, BTreeMap<usize, PortSetId>>,
+    /// The open ports by segment, for peers in no set that the chain names.
+    unselected: Vec<Option<PortSetId>>,
+    /// The open ports by memberships and segment, for the others.
+    selected: IdMap<Vec<Membership>, IdMap<usize, PortSetId>>,
 }
 
 struct IndexedRule<'a> {
@@ -76,7 +79,9 @@ impl<'a> IndexedChain<'a> {
         };
         let sets: BTreeSet<u32> = chain.rules().filter_map(set).collect();
         let sets = sets.into_iter().collect();
-        IndexedChain { admin, isolation, baseline, sets, segments, cache: HashMap::new() }
+        let unselected = vec![None; segments.len()];
+        let selected = IdMap::default();
+        IndexedChain { admin, isolation, baseline, sets, segments, unselected, selected }
     }
 
     /// The memberships in sets that the chain names.
@@ -97,17 +102,19 @@ impl<'a> IndexedChain<'a> {
     ) -> PortSetId {
         let sets = self.relevant(sets);
         let segment = self.segments.partition_point(|start| *start <= address).saturating_sub(1);
-        if let (true, true, Some(isolation)) =
-            (sets.is_empty(), self.admin.is_empty(), &self.isolation)
-        {
-            return isolation.by_segment[segment];
-        }
-        if let Some(open) = self.cache.get(&sets).and_then(|cached| cached.get(&segment)) {
-            return *open;
+        let known = match sets.is_empty() {
+            true => self.unselected[segment],
+            false => self.selected.get(&sets).and_then(|known| known.get(&segment)).copied(),
+        };
+        if let Some(open) = known {
+            return open;
         }
         let open = self.evaluate(port_sets, &sets, segment);
         let open = port_sets.intern(open);
-        self.cache.entry(sets).or_default().insert(segment, open);
+        match sets.is_empty() {
+            true => self.unselected[segment] = Some(open),
+            false => _ = self.selected.entry(sets).or_default().insert(segment, open),
+        }
         open
     }
 

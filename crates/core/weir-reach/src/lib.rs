@@ -32,6 +32,7 @@ mod partition;
 mod port;
 mod port_query;
 mod port_set;
+mod small_hash;
 mod view;
 
 pub use assumption::{Assumption, PodAddresses};

@@ -272,7 +272,7 @@ fn cell<'a>(
     for from in &from.classes {
         for to in &to.classes {
             let by_family = evaluator.open(from, to);
-            open.extend(by_family.into_iter().flatten().flatten().flatten());
+            open.extend(by_family.into_iter().flatten().flatten().map(|[only, _]| only));
         }
     }
     open.sort_unstable();

@@ -14,7 +14,8 @@ pub(crate) struct PodNames<'a> {
     owners: &'a BTreeMap<PodId, String>,
     /// The number of pods of each workload.
     owned: BTreeMap<&'a str, usize>,
-    all: BTreeSet<&'a PodId>,
+    /// All pods, sorted.
+    all: Vec<&'a PodId>,
 }
 
 impl<'a> PodNames<'a> {
@@ -28,12 +29,13 @@ impl<'a> PodNames<'a> {
             namespaces: BTreeMap::new(),
             owners,
             owned: BTreeMap::new(),
-            all: BTreeSet::new(),
+            all: pods.into_iter().collect(),
         };
-        for id in pods {
-            names.all.insert(id);
+        names.all.sort_unstable();
+        names.all.dedup();
+        for id in &names.all {
             *names.namespaces.entry(&id.namespace).or_default() += 1;
-            if let Some(owner) = owners.get(id) {
+            if let Some(owner) = owners.get(*id) {
                 *names.owned.entry(owner).or_default() += 1;
             }
         }
@@ -50,25 +52,36 @@ impl<'a> PodNames<'a> {
         }
     }
 
+    /// The index of a pod among all pods.
+    pub(crate) fn index(&self, pod: &PodId) -> Option<usize> {
+        self.all.binary_search(&pod).ok()
+    }
+
     /// The shortest list of names for these pods.
     pub(crate) fn pods(&self, pods: &BTreeSet<&PodId>) -> Vec<String> {
-        if pods.len() == self.all.len() && self.all.len() > 1 {
-            return vec![format!("every pod ({})", self.all.len())];
+        self.by_index(&pods.iter().filter_map(|id| self.index(id)).collect::<Vec<_>>())
+    }
+
+    /// The shortest list of names for the pods with these indexes, which are sorted.
+    pub(crate) fn by_index(&self, pods: &[usize]) -> Vec<String> {
+        let all = self.all.len();
+        if pods.len() == all && all > 1 {
+            return vec![format!("every pod ({all})")];
         }
-        let missing: Vec<&PodId> = match self.all.len().saturating_sub(pods.len()) {
-            1..=2 if self.all.len() >= 6 => self.all.difference(pods).copied().collect(),
-            _ => Vec::new(),
-        };
-        if !missing.is_empty() {
-            let but: Vec<String> = missing.iter().map(|id| id.to_string()).collect();
+        if let 1..=2 = all.saturating_sub(pods.len())
+            && all >= 6
+        {
+            let is_missing = |at: &usize| pods.binary_search(at).is_err();
+            let but = (0..all).filter(is_missing).map(|at| self.all[at].to_string());
+            let but: Vec<String> = but.collect();
             return vec![format!("every pod but {} ({})", but.join(" and "), pods.len())];
         }
         let mut words = Vec::new();
-        let mut by_namespace: BTreeMap<&Name, Vec<&PodId>> = BTreeMap::new();
-        for id in pods {
-            by_namespace.entry(&id.namespace).or_default().push(id);
-        }
-        for (namespace, members) in by_namespace {
+        let is_one_namespace =
+            |one: &usize, two: &usize| self.all[*one].namespace == self.all[*two].namespace;
+        for members in pods.chunk_by(is_one_namespace) {
+            let members: Vec<&PodId> = members.iter().map(|at| self.all[*at]).collect();
+            let Some(namespace) = members.first().map(|id| &id.namespace) else { continue };
             if members.len() > 1 && self.namespaces.get(namespace) == Some(&members.len()) {
                 words.push(format!("{namespace}/* ({})", members.len()));
             } else {
@@ -102,16 +115,17 @@ impl<'a> PodNames<'a> {
     }
 }
 
-/// The shortest list of names for some outside classes, given all of them.
-pub(crate) fn networks(some: &[&OutsideClass], all: &[OutsideClass]) -> Vec<String> {
-    let plain = |classes: &[&OutsideClass]| -> Vec<IpNet> {
-        let nets = classes.iter().filter(|o| o.name.is_none()).flat_map(|o| o.nets.clone());
-        IpNet::aggregate(&nets.collect())
-    };
-    let every: Vec<&OutsideClass> = all.iter().collect();
-    let (part, whole) = (plain(some), plain(&every));
+/// The networks of outside classes without a name, aggregated.
+pub(crate) fn unnamed<'o>(classes: impl IntoIterator<Item = &'o OutsideClass>) -> Vec<IpNet> {
+    let plain = classes.into_iter().filter(|class| class.name.is_none());
+    IpNet::aggregate(&plain.flat_map(|class| class.nets.iter().copied()).collect())
+}
+
+/// The shortest list of names for some outside classes, given the unnamed networks of all.
+pub(crate) fn networks(some: &[&OutsideClass], whole: &[IpNet]) -> Vec<String> {
+    let part = unnamed(some.iter().copied());
     let mut words = Vec::new();
-    if part == whole && !part.is_empty() {
+    if *part == *whole && !part.is_empty() {
         words.push("outside".to_owned());
     } else {
         let is_v4 = |net: &IpNet| net.addr().is_ipv4();
@@ -121,17 +135,21 @@ pub(crate) fn networks(some: &[&OutsideClass], all: &[OutsideClass]) -> Vec<Stri
             let of = |nets: &[IpNet]| -> Vec<IpNet> {
                 nets.iter().copied().filter(|net| is_v4(net) == (family == "IPv4")).collect()
             };
-            let (part, whole) = (of(&part), of(&whole));
+            let (part, whole) = (of(&part), of(whole));
             if part.is_empty() {
                 continue;
             }
-            match (part == whole, complement(&part, &whole)) {
-                (true, _) => words.push(format!("outside ({family})")),
-                (false, rest) if rest.len() < part.len() => {
-                    let rest: Vec<String> = rest.iter().map(IpNet::to_string).collect();
-                    words.push(format!("{zero} except {}", rest.join(", ")));
-                }
-                _ => words.extend(part.iter().map(IpNet::to_string)),
+            if part == whole {
+                words.push(format!("outside ({family})"));
+                continue;
+            }
+            // The rest of a single network is never shorter.
+            let rest = if part.len() > 1 { complement(&part, &whole) } else { whole };
+            if rest.len() < part.len() {
+                let rest: Vec<String> = rest.iter().map(IpNet::to_string).collect();
+                words.push(format!("{zero} except {}", rest.join(", ")));
+            } else {
+                words.extend(part.iter().map(IpNet::to_string));
             }
         }
     }
@@ -177,7 +195,7 @@ mod tests {
             ..outside(&["0.0.0.0/5"])
         };
         let v6 = outside(&["::/0"]);
-        let all = [inner.clone(), rest.clone(), v6.clone()];
+        let all = unnamed(&[inner.clone(), rest.clone(), v6.clone()]);
         assert_eq!(networks(&[&inner], &all), ["10.0.0.0/8"]);
         assert_eq!(networks(&[&rest], &all), ["0.0.0.0/0 except 10.0.0.0/8"]);
         assert_eq!(networks(&[&inner, &rest], &all), ["outside (IPv4)"]);

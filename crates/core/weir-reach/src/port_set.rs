@@ -4,11 +4,13 @@ use std::{collections::HashMap, iter, ops::Range, rc::Rc};
 
 use weir_model::{PortRange, Ports};
 
+use crate::small_hash::IdMap;
+
 /// The id of an interned set of slices.
 pub(crate) type PortSetId = u32;
 
 /// The set without any port.
-const NO_PORTS: PortSetId = 0;
+pub(crate) const NO_PORTS: PortSetId = 0;
 /// The set of all ports.
 pub(crate) const ALL_PORTS: PortSetId = 1;
 
@@ -18,7 +20,7 @@ pub(crate) struct PortSets {
     pub(crate) sets: Vec<Rc<SliceSet>>,
     ids: HashMap<Rc<SliceSet>, PortSetId>,
     /// Intersections, by the smaller and the larger id.
-    intersections: HashMap<(PortSetId, PortSetId), PortSetId>,
+    intersections: IdMap<(PortSetId, PortSetId), PortSetId>,
     ports: HashMap<Ports, Rc<SliceSet>>,
 }
 
@@ -28,7 +30,7 @@ impl PortSets {
             slices: slices.to_vec(),
             sets: Vec::new(),
             ids: HashMap::new(),
-            intersections: HashMap::new(),
+            intersections: IdMap::default(),
             ports: HashMap::new(),
         };
         let (none, all) = (SliceSet::new(slices.len()), sets.all());
