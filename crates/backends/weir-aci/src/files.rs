@@ -7,7 +7,7 @@ use crate::{
     file_policies::{self, FilePolicies},
     name,
     netpol::{Containers, Netpol, render},
-    object::{HostprotId, HostprotKind, HostprotObject, Pol},
+    object::{HostprotId, HostprotKind, HostprotObject, NODE_SUBJECT, Pol},
 };
 
 /// The names of the groups of policies. Endpoints list them, so their writer decides.
@@ -17,6 +17,20 @@ pub enum GroupNames {
     Hash,
     /// The namespace and name of each policy.
     Policy,
+    /// Both, each in a file of its own, while endpoints change from one to the other.
+    Both,
+}
+
+impl GroupNames {
+    /// Whether there are files named after hashes.
+    fn has_hashes(self) -> bool {
+        self != GroupNames::Policy
+    }
+
+    /// Whether there are files named after policies.
+    fn has_policies(self) -> bool {
+        self != GroupNames::Hash
+    }
 }
 
 /// The files that a node must have, and the set of files that need rendering again.
@@ -134,16 +148,18 @@ impl Files {
             std::mem::take(&mut self.gone).into_iter().map(|file| (file, None)).collect();
         for name in std::mem::take(&mut self.dirty) {
             let Some(pol) = self.pols.get(&name) else { continue };
-            if self.group_names == GroupNames::Policy && !is_own(pol) {
+            if !is_own(pol) {
                 self.policies.touch(pol);
-                continue;
+                if !self.group_names.has_hashes() {
+                    continue;
+                }
             }
             let content =
                 self.needs_file(pol).then(|| render(&pol.spec, &self.containers, &self.space));
             self.record(file(&pol.spec.name), content, &mut files);
         }
         for (policy, pols) in self.policies.drain_dirty() {
-            if self.group_names == GroupNames::Policy {
+            if self.group_names.has_policies() {
                 self.drain_policy(&policy, &pols, &mut files);
             }
         }
@@ -242,7 +258,7 @@ impl Files {
             None if is_own(pol) => {
                 let mut subjects = pol.spec.hostprot_subj.iter();
                 pol.spec.name == self.node_object
-                    || subjects.any(|subject| subject.name != "local-node")
+                    || subjects.any(|subject| subject.name != NODE_SUBJECT)
             }
             None => true,
         }

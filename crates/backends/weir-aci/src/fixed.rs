@@ -6,7 +6,7 @@ use weir_model::IpFamily;
 
 use crate::{
     name,
-    object::{HostprotRule, Pol, PolSpec, Subj},
+    object::{HostprotRule, NODE_SUBJECT, Pol, PolSpec, Subj},
     peer::ethertype,
     rules::UNSPECIFIED,
 };
@@ -68,7 +68,7 @@ pub(crate) fn node_pol(prefix: &str, node: &str, addresses: &BTreeSet<IpAddr>) -
             ..empty_rule("ingress", ethertype(family))
         });
     }
-    let mut pol = pol(name::policy_object(prefix, "node", node), "local-node", rules);
+    let mut pol = pol(name::policy_object(prefix, "node", node), NODE_SUBJECT, rules);
     // Omit a subject without rules, so that no reader treats it as one that allows everything.
     pol.spec.hostprot_subj.retain(|subject| !subject.hostprot_rule.is_empty());
     pol

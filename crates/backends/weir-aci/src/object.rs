@@ -11,6 +11,8 @@ pub const API_VERSION: &str = "aci.hpp/v1";
 /// The annotation of a HostprotPol with the pods that its policies select. Nodes read it, so that
 /// they need not watch the policies.
 pub const SELECTS: &str = "weir/selects";
+/// The subject of a node's object.
+pub(crate) const NODE_SUBJECT: &str = "local-node";
 /// The maximum length of the annotation in bytes. If it is longer, weir omits it, and every node
 /// writes the file of the HostprotPol, even without a selected pod.
 const MAX_SELECTS_BYTES: usize = 200_000;
@@ -159,6 +161,15 @@ impl HostprotObject {
                 HostprotObject::Pol(Pol { spec, selects })
             }
         })
+    }
+}
+
+impl HostprotObject {
+    /// Whether this is the object of a node. Agents wait for it.
+    pub fn is_of_node(&self) -> bool {
+        let HostprotObject::Pol(Pol { spec, .. }) = self else { return false };
+        spec.network_policies == [spec.name.as_str()]
+            && spec.hostprot_subj.iter().all(|subject| subject.name == NODE_SUBJECT)
     }
 }
 

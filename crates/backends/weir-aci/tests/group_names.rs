@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use weir_aci::{AciSettings, Files, GroupNames, HostprotId, HostprotKind, Hpp, Netpol};
+use weir_aci::{
+    AciSettings, Evaluator, Files, GroupNames, HostprotId, HostprotKind, Hpp, Netpol, Pol,
+};
 use weir_api::ManifestReader;
-use weir_model::{Change, Key, Object, PolicyId, PolicyKind};
+use weir_model::{Change, Key, Object, PodId, PolicyId, PolicyKind};
 
 const CLUSTER: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
@@ -30,11 +32,15 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Node::with(GroupNames::Policy)
+    }
+
+    fn with(group_names: GroupNames) -> Self {
         let settings = AciSettings { prefix: "k".into() };
         let mut reader = ManifestReader::new();
         reader.read_file("cluster.yaml".into(), CLUSTER.as_bytes());
         let objects = reader.finish().objects;
-        let files = Files::new(&settings, "k", "n1", GroupNames::Policy);
+        let files = Files::new(&settings, "k", "n1", group_names);
         let mut node = Node { hpp: Hpp::new(settings), files, on_disk: BTreeMap::new() };
         for object in &objects {
             if let Object::Pod(pod) = object {
@@ -94,6 +100,45 @@ fn each_policy_has_a_file_also_if_policies_share_an_object() {
     }
     node.drain();
     assert_eq!(node.on_disk.len(), 0);
+}
+
+/// An endpoint finds its groups, whichever names it lists.
+#[test]
+fn both_names_have_files_with_the_same_rules() {
+    let [mut both, mut hash, mut policy] =
+        [GroupNames::Both, GroupNames::Hash, GroupNames::Policy].map(Node::with);
+    let check = |both: &Node, hash: &Node, policy: &Node| {
+        let mut all = hash.on_disk.clone();
+        all.extend(policy.on_disk.clone());
+        assert_eq!(both.on_disk, all);
+        for (name, file) in &both.on_disk {
+            let group = name.trim_end_matches(".netpol");
+            let objects: serde_json::Value = serde_json::from_str(&file.text).unwrap();
+            assert_eq!(objects[0]["subject"], "GbpLocalSecGroup", "{name}");
+            assert_eq!(objects[0]["properties"][0]["data"], group, "{name}");
+            Evaluator::default().add(&file.text).unwrap();
+        }
+    };
+    check(&both, &hash, &policy);
+    let shared = |pol: &&Pol| pol.spec.network_policies == ["shop/a", "shop/b"];
+    let shared = both.files.pols().find(shared).unwrap().spec.name.clone();
+    let of_hash = &both.on_disk[&format!("{shared}.netpol")].text;
+    let of_policy = &both.on_disk["k_np_shop_a.netpol"].text;
+    assert_eq!(of_hash.replace(&shared, "k_np_shop_a"), *of_policy);
+    // The files stay equal when a policy, and then the last pods go.
+    let pods = ["one", "two"].map(|name| Change::Remove(Key::Pod(PodId::new("shop", name))));
+    for changes in [&[Change::Remove(self::policy("a"))][..], &pods] {
+        for node in [&mut both, &mut hash, &mut policy] {
+            for change in changes {
+                if let Change::Remove(Key::Pod(id)) = change {
+                    node.files.remove_pod(id);
+                }
+            }
+            node.apply(changes);
+        }
+        check(&both, &hash, &policy);
+    }
+    assert_eq!(both.names(), [""; 0]);
 }
 
 /// Pods with different numbers share the group, so that only the common rule is right for both.

@@ -191,7 +191,7 @@ impl AgentCommand {
 
     /// Keeps the files of opflex-agent up to date.
     pub(crate) fn run_opflex(&self) -> anyhow::Result<Exit> {
-        let opflex::NodeOptions { aci, aci_space, netpol_dir, group_names, hpp_http } = &self.aci;
+        let opflex::NodeOptions { aci, files, netpol_dir, hpp_http } = &self.aci;
         let failed = |error: weir_opflex::OpflexError| {
             let hint = error.hint();
             Failure::new(error, hint)
@@ -219,10 +219,11 @@ impl AgentCommand {
             namespace: aci.hpp_namespace.clone(),
             node: self.node.clone().unwrap_or_default(),
             prefix: aci.aci_prefix.clone(),
-            space: aci_space.clone().unwrap_or_else(|| aci.aci_prefix.clone()),
+            space: files.space(&aci.aci_prefix).into(),
             folder: netpol_dir.clone(),
-            group_names: *group_names,
+            group_names: files.group_names,
             http: self.http.0,
+            metrics: self.metrics.0,
             hpp_http: hpp_http.0,
             retry_policy: RetryPolicy::default(),
         };

@@ -29,14 +29,14 @@ use crate::{
 /// SIGTERM releases the lease, so that another process becomes the leader immediately.
 ///
 /// `hpp` owns all HostprotPols and HostprotRemoteIpContainers in its namespace. `--cleanup hpp`
-/// removes them.
+/// removes them; give it the `--hpp-namespace` of the controller.
 ///
 /// `--cleanup clusterset` leaves the set: it removes this cluster's objects from the broker, so that
 /// other clusters stop allowing its pods, and the NetworkPolicies here that allow pods of other
 /// clusters. The NetworkPolicies that isolate pods stay.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp\n  weir controller --cleanup clusterset --cluster-id east --broker-kubeconfig broker\n\nHTTP: /healthz /readyz /metrics; clusterset also serves /remotepods, and hpp /hpp on --hpp-http"
+    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp --hpp-namespace weir-hpp\n  weir controller --cleanup clusterset --cluster-id east --broker-kubeconfig broker\n\nHTTP: /healthz /readyz /metrics; clusterset also serves /remotepods, and hpp /hpp on --hpp-http"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
@@ -135,6 +135,13 @@ impl ControllerCommand {
         let namespace = &self.aci.hpp_namespace;
         let removed = hpp::cleanup(self.access(), namespace, &self.lease()).map_err(not_removed)?;
         let hpp::Removed { pols, containers } = removed;
+        if removed == hpp::Removed::default() {
+            tracing::warn!(
+                "there were no HostprotPols and no HostprotRemoteIpContainers in {namespace}; \
+                 check --hpp-namespace: it must be that of the controller"
+            );
+            return Ok(Exit::Yes);
+        }
         tracing::info!(
             "removed {pols} HostprotPols and {containers} HostprotRemoteIpContainers from {namespace}"
         );

@@ -82,6 +82,7 @@ pub(crate) struct Rendered<'a> {
     pub(crate) node: Option<&'a str>,
     pub(crate) namespace: Option<&'a str>,
     pub(crate) aci_prefix: &'a str,
+    pub(crate) aci_files: &'a opflex::FileOptions,
     pub(crate) output: Format,
     /// The compiled rules, once they are needed.
     pub(crate) program: OnceCell<Program>,

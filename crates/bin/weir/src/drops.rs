@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::{agent::ADDRESS, exit::Exit, failure::Failure, present};
+use crate::{agent::ADDRESS, exit::Exit, failure::Failure, present, status};
 
 /// Show dropped packets, newest last
 ///
@@ -158,6 +158,16 @@ impl DropsCommand {
     fn request(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
         let answer = fetch(&self.agent, &format!("/drops?after={after}&wait={wait}"), wait);
         let body = answer.map_err(|error| {
+            if status::is_opflex(&self.agent) {
+                let what = format!(
+                    "the agent at {} writes files for opflex-agent, and weir does not see the \
+                     packets that opflex-agent drops",
+                    self.agent
+                );
+                let hint = "use the counters and the drop log of opflex-agent; `weir status` has \
+                    the state of the agent";
+                return Failure::new(what, hint);
+            }
             let hint = "start `weir agent` on this node, or give its address with `--agent`";
             Failure::new(format!("no agent answers at {}: {error:#}", self.agent), hint)
         })?;

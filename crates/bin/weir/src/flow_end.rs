@@ -7,6 +7,7 @@ use weir_model::{Namespace, Pod, PodId, QualifiedName};
 
 use crate::{
     failure::{Failure, nearest},
+    service,
     source::Loaded,
 };
 
@@ -27,6 +28,9 @@ impl FlowEnd {
         loaded: &Loaded,
     ) -> Result<Self, Failure> {
         if let Some(address) = weir_api::address(text) {
+            if let Some(why) = service::explain_address(&loaded.world, address) {
+                return Err(Failure::new(why, service::HINT));
+            }
             return Ok(FlowEnd::Address(address));
         }
         let parts: Vec<&str> = text.split('/').collect();

@@ -42,6 +42,7 @@ mod platform;
 mod pod_network;
 mod present;
 mod render;
+mod service;
 mod source;
 mod status;
 mod test;

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use weir_aci::{AciSettings, Files, GroupNames, RenderedCluster};
-use weir_model::{Finding, Flow, PolicyKind, Severity, World};
+use weir_aci::{AciSettings, Files, GroupNames, Netpol, RenderedCluster};
+use weir_model::{Finding, Flow, Pod, PolicyKind, Severity, World};
 use weir_reach::ReachState;
 
 use crate::{
@@ -31,9 +31,8 @@ pub(crate) struct Aci {
 pub(crate) struct NodeOptions {
     #[command(flatten)]
     pub(crate) aci: Aci,
-    /// The policy space of the files [default: the prefix]
-    #[arg(long, value_name = "NAME", value_parser = prefix, help_heading = "Cisco ACI")]
-    pub(crate) aci_space: Option<String>,
+    #[command(flatten)]
+    pub(crate) files: FileOptions,
     /// The folder that opflex-agent watches
     #[arg(
         long,
@@ -42,8 +41,20 @@ pub(crate) struct NodeOptions {
         help_heading = "Cisco ACI"
     )]
     pub(crate) netpol_dir: PathBuf,
+    /// The address to serve /hpp on, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
+    pub(crate) hpp_http: Http,
+}
+
+/// The flags on which the content and names of the files depend.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FileOptions {
+    /// The policy space of the files [default: the prefix]
+    #[arg(long, value_name = "NAME", value_parser = prefix, help_heading = "Cisco ACI")]
+    pub(crate) aci_space: Option<String>,
     /// The names of the groups of policies, as the endpoints list them: `hash` of their rules, as
-    /// with Cisco's hpp-optimization, or `policy`, the name of each policy, as without
+    /// with Cisco's hpp-optimization; `policy`, the name of each policy, as without; or `both`,
+    /// while host agents change from one to the other
     #[arg(
         long,
         value_name = "NAMES",
@@ -52,9 +63,13 @@ pub(crate) struct NodeOptions {
         help_heading = "Cisco ACI"
     )]
     pub(crate) group_names: GroupNames,
-    /// The address to serve /hpp on, or `off`
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8091", value_parser = listen::http, help_heading = "Cisco ACI")]
-    pub(crate) hpp_http: Http,
+}
+
+impl FileOptions {
+    /// The policy space.
+    pub(crate) fn space<'a>(&'a self, prefix: &'a str) -> &'a str {
+        self.aci_space.as_deref().unwrap_or(prefix)
+    }
 }
 
 /// Parses the names of groups.
@@ -62,7 +77,8 @@ fn group_names(text: &str) -> Result<GroupNames, String> {
     match text {
         "hash" => Ok(GroupNames::Hash),
         "policy" => Ok(GroupNames::Policy),
-        _ => Err("expected `hash` or `policy`".into()),
+        "both" => Ok(GroupNames::Both),
+        _ => Err("expected `hash`, `policy` or `both`".into()),
     }
 }
 
@@ -81,7 +97,7 @@ pub(crate) fn prefix(text: &str) -> Result<String, String> {
 
 /// Evaluates flows against the files.
 pub(crate) fn probe(state: &ReachState, flows: &[Flow]) -> Result<Vec<Probed>, Failure> {
-    let judge = judge(of_one_cluster(&state.world), PREFIX)?;
+    let judge = judge(of_one_cluster(&state.world), PREFIX, PREFIX)?;
     let unsupported = judge.hpp().findings().into_iter().find(|finding| finding.code == "aci-kind");
     if let Some(finding) = unsupported {
         let what = format!("{}: {}", finding.object_text(), finding.message);
@@ -107,16 +123,23 @@ fn of_one_cluster(world: &World) -> World {
 
 /// Prints the files of a node, or of all.
 pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-    let Rendered { loaded, node, aci_prefix: prefix, output, .. } = *of;
+    let Rendered { loaded, node, aci_prefix: prefix, aci_files: options, output, .. } = *of;
     let world = &loaded.world;
-    let judge = judge(world.clone(), prefix)?;
+    let judge = judge(world.clone(), prefix, options.space(prefix))?;
     let mut findings = judge.hpp().findings();
-    let files: BTreeMap<&str, &str> = match node {
-        None => judge.files().iter().map(|file| (&*file.file, &*file.text)).collect(),
+    let files = match node {
         Some(node) => {
-            let needed = needed(&judge, world, node, prefix);
-            let files = judge.files().iter().filter(|file| needed.contains(&file.file));
-            files.map(|file| (&*file.file, &*file.text)).collect()
+            let pods = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
+            files(&judge, pods, node, prefix, options)
+        }
+        None => {
+            let mut all = files(&judge, world.pods.values(), "", prefix, options);
+            let fixed = |file: &&Netpol| {
+                options.group_names != GroupNames::Policy || !is_of_policy(&file.file)
+            };
+            let others = judge.files().iter().filter(fixed);
+            all.extend(others.map(|file| (file.file.clone(), file.text.clone())));
+            all
         }
     };
     findings.extend(nothing(world, node, &files));
@@ -137,7 +160,7 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
         objects: objects.map(|object| object.manifest(NAMESPACE)).collect(),
         files: files
             .into_iter()
-            .map(|(name, text)| Ok((name, serde_json::from_str(text)?)))
+            .map(|(name, text)| Ok((name, serde_json::from_str(&text)?)))
             .collect::<Result<_, serde_json::Error>>()?,
         groups: world
             .pods
@@ -152,10 +175,8 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
 }
 
 /// Why there are no files of policies, if there are none.
-fn nothing(world: &World, node: Option<&str>, files: &BTreeMap<&str, &str>) -> Option<Finding> {
-    // Policies, static objects and nodes have different names.
-    let is_of_policy = |name: &&&str| !name.contains("_np_static-") && !name.contains("_node_");
-    if files.keys().any(|name| is_of_policy(&name)) {
+fn nothing(world: &World, node: Option<&str>, files: &BTreeMap<String, String>) -> Option<Finding> {
+    if files.keys().any(|name| is_of_policy(name)) {
         return None;
     }
     let mut policies = world.policies.keys();
@@ -180,41 +201,46 @@ fn nothing(world: &World, node: Option<&str>, files: &BTreeMap<&str, &str>) -> O
     })
 }
 
+/// Whether a file is of a policy. Static objects and nodes have different names.
+fn is_of_policy(file: &str) -> bool {
+    !file.contains("_np_static-") && !file.contains("_node_")
+}
+
 /// The default namespace of the objects.
 pub(crate) const NAMESPACE: &str = "aci-containers-system";
 
 #[derive(Serialize)]
-struct OpflexOutput<'a> {
+struct OpflexOutput {
     /// The objects that the controller writes to the API server.
     objects: Vec<serde_json::Value>,
     /// The files that the agent writes on the node.
-    files: BTreeMap<&'a str, serde_json::Value>,
+    files: BTreeMap<String, serde_json::Value>,
     /// The security groups that the endpoint of each pod must list.
     groups: BTreeMap<String, Vec<String>>,
     /// The findings from reading the input and about policies that ACI cannot express.
     findings: Vec<FindingJson>,
 }
 
-fn needed(
+/// The files of a node with these pods.
+fn files<'a>(
     judge: &RenderedCluster,
-    world: &World,
+    pods: impl Iterator<Item = &'a Pod>,
     node: &str,
     prefix: &str,
-) -> std::collections::BTreeSet<String> {
-    let mut files =
-        Files::new(&AciSettings { prefix: prefix.into() }, prefix, node, GroupNames::Hash);
-    for pod in world.pods.values().filter(|pod| pod.node.as_deref() == Some(node)) {
-        files.put_pod(pod);
-    }
+    options: &FileOptions,
+) -> BTreeMap<String, String> {
+    let settings = AciSettings { prefix: prefix.into() };
+    let mut files = Files::new(&settings, options.space(prefix), node, options.group_names);
+    pods.for_each(|pod| files.put_pod(pod));
     judge.hpp().objects().values().for_each(|object| files.put(object.clone()));
-    files.drain_dirty();
-    files.needed().clone()
+    let files = files.drain_dirty().into_iter();
+    files.filter_map(|(name, file)| Some((name, file?.text))).collect()
 }
 
-fn judge(world: World, prefix: &str) -> Result<RenderedCluster, Failure> {
+fn judge(world: World, prefix: &str, space: &str) -> Result<RenderedCluster, Failure> {
     let settings = AciSettings { prefix: prefix.into() };
     let world = weir_aci::with_derived_endpoints(world);
-    RenderedCluster::new(&settings, prefix, &world).map_err(|error| {
+    RenderedCluster::new(&settings, space, &world).map_err(|error| {
         Failure::new(
             format!("internal error: cannot parse the generated opflex files: {error}"),
             "this is a bug; please report it with the manifests",

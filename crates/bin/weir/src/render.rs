@@ -62,9 +62,11 @@ pub(crate) struct RenderCommand {
     /// Compare with the rules that are installed on this machine
     #[arg(long, conflicts_with = "clusters")]
     live: bool,
-    /// The prefix of names, for opflex
-    #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix)]
+    /// The prefix of names
+    #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix, help_heading = "Cisco ACI")]
     aci_prefix: String,
+    #[command(flatten)]
+    aci_files: opflex::FileOptions,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -100,6 +102,7 @@ impl RenderCommand {
             node: node.as_deref(),
             namespace: self.source.namespace(),
             aci_prefix: &self.aci_prefix,
+            aci_files: &self.aci_files,
             output: self.output,
             program: OnceCell::new(),
         };

@@ -21,6 +21,9 @@ pub(crate) struct StatusCommand {
     output: StatusFormat,
 }
 
+/// The datapath of an agent for opflex-agent.
+const OPFLEX: &str = "opflex";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum StatusFormat {
     /// Human-readable text
@@ -40,6 +43,9 @@ impl StatusCommand {
             Failure::new(format!("the server at {} is not a weir agent", self.agent), hint)
         };
         let status: Value = serde_json::from_str(&body).map_err(|_| not_an_agent())?;
+        if status["datapath"] == OPFLEX {
+            return self.write_opflex(&status, out);
+        }
         let is_ready = status["ready"].as_bool().ok_or_else(not_an_agent)?;
         match self.output {
             StatusFormat::Json => present::value(out, present::Structured::Json, &status)?,
@@ -47,4 +53,22 @@ impl StatusCommand {
         }
         Ok(Exit::when(is_ready))
     }
+
+    /// Writes the state of an agent for opflex-agent, which has another form.
+    fn write_opflex(&self, status: &Value, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let has_problem = status["reasons"].as_array().is_none_or(|all| !all.is_empty());
+        let is_ready = status["inSync"] == true && !has_problem;
+        match self.output {
+            StatusFormat::Json => present::value(out, present::Structured::Json, status)?,
+            StatusFormat::Text => present::status::write_opflex(out, status, is_ready)?,
+        }
+        Ok(Exit::when(is_ready))
+    }
+}
+
+/// Whether the agent at an address writes files for opflex-agent.
+pub(crate) fn is_opflex(agent: &str) -> bool {
+    let status = drops::fetch(agent, "/status", 0).ok();
+    let status = status.and_then(|body| serde_json::from_str::<Value>(&body).ok());
+    status.is_some_and(|status| status["datapath"] == OPFLEX)
 }

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_api::Case;
+use weir_api::{Case, Probe};
 use weir_model::{Finding, Flow, Object, Severity, Verdict, World};
 use weir_reach::ReachState;
 
@@ -20,7 +20,7 @@ use crate::{
     kernel,
     pod_network::PodNetworkArgs,
     present::{self, Structured},
-    source, why,
+    service, source, why,
 };
 
 /// Run policy tests
@@ -286,7 +286,14 @@ fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> C
         BTreeSet::new()
     });
     let state = source::compile(world);
-    let flows: Vec<_> = probes.iter().map(|probe| probe.flow(&state.world)).collect();
+    let flow = |probe: &Probe| {
+        let flow = probe.flow(&state.world).map_err(|problem| problem.to_string())?;
+        match service::explain_address(&state.world, flow.to) {
+            Some(why) => Err(format!("{why}; {}", service::HINT)),
+            None => Ok(flow),
+        }
+    };
+    let flows: Vec<Result<Flow, String>> = probes.iter().map(flow).collect();
     let known: Vec<Flow> = flows.iter().flatten().copied().collect();
     let probed = match testing {
         Testing::InMemory(probe) => probe(&state, &known),
@@ -316,7 +323,7 @@ fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> C
             }
             Err(problem) => {
                 error = error.or_else(|| Some(format!("{line}: {problem}")));
-                (None, problem.to_string())
+                (None, problem)
             }
         };
         results.push(ProbeResult {

@@ -18,6 +18,16 @@ pub enum CleanupError {
     /// The namespace does not exist.
     #[error("there is no namespace {0}; nothing was removed")]
     NoNamespace(String),
+    /// The objects can belong to aci-containers.
+    #[error(
+        "the objects in {namespace} can be those of aci-containers: {why}; nothing was removed"
+    )]
+    NotOwned {
+        /// The namespace.
+        namespace: String,
+        /// The setting with which aci-containers writes them.
+        why: String,
+    },
     /// A controller runs, and would write the objects again.
     #[error(
         "{holder} holds the lease {lease} and runs the controller {controller}, which would write \
@@ -53,6 +63,9 @@ impl CleanupError {
         match self {
             CleanupError::NoNamespace(_) => "name the namespace of the objects with \
                 `--hpp-namespace`"
+                .into(),
+            CleanupError::NotOwned { .. } => "if the objects of weir are in another namespace, \
+                name it with `--hpp-namespace`"
                 .into(),
             CleanupError::Held { controller, .. } => format!(
                 "stop all its processes first: scale its Deployment to 0, or remove `{controller}` \

@@ -9,9 +9,14 @@ pub(crate) fn router(report: Arc<OpflexReport>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
         .route("/status", get(status))
-        .with_state(report)
+        .with_state(report.clone())
+        .merge(metrics_router(report))
+}
+
+/// Only `/metrics`.
+pub(crate) fn metrics_router(report: Arc<OpflexReport>) -> Router {
+    Router::new().route("/metrics", get(metrics)).with_state(report)
 }
 
 async fn readyz(State(report): State<Arc<OpflexReport>>) -> impl IntoResponse {

@@ -55,6 +55,8 @@ pub struct OpflexOptions {
     pub group_names: GroupNames,
     /// The address of the HTTP server.
     pub http: Option<SocketAddr>,
+    /// A further address, for `/metrics` only.
+    pub metrics: Option<SocketAddr>,
     /// The address that serves `/hpp`.
     pub hpp_http: Option<SocketAddr>,
     /// Page size, retry waits and timeouts of the followers.
@@ -89,7 +91,9 @@ impl OpflexError {
     pub fn hint(&self) -> &'static str {
         match self {
             OpflexError::Start(_) => "check the limits of the process",
-            OpflexError::Listen(_) => "choose another address with `--http`, or `off`",
+            OpflexError::Listen(_) => {
+                "choose another address with `--http` or `--metrics`, or `off`"
+            }
             OpflexError::Folder(error) if error.is_missing() => {
                 "opflex-agent creates it when it runs with `enable-local-netpol`; or create it with \
                  `mkdir -p`, or name another with `--netpol-dir`"
@@ -117,8 +121,11 @@ pub(crate) enum OpflexEvent {
 
 /// Runs the agent. Returns the reasons why it is not ready when it ends.
 pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, OpflexError> {
-    let address = options.http.filter(|_| mode == RunMode::UntilStopped);
-    let listener = address.map(weir_runtime::http::bind).transpose()?;
+    let bind = |address: Option<SocketAddr>| {
+        let address = address.filter(|_| mode == RunMode::UntilStopped);
+        address.map(weir_runtime::http::bind).transpose()
+    };
+    let (listener, metrics) = (bind(options.http)?, bind(options.metrics)?);
     let folder = Folder::open(&options.folder)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -128,6 +135,10 @@ pub fn run(options: &OpflexOptions, mode: RunMode) -> Result<Vec<String>, Opflex
     let done = runtime.block_on(async {
         if let Some(listener) = listener {
             let router = http::router(report.clone());
+            tokio::spawn(weir_runtime::http::serve(listener, router));
+        }
+        if let Some(listener) = metrics {
+            let router = http::metrics_router(report.clone());
             tokio::spawn(weir_runtime::http::serve(listener, router));
         }
         let settings = AciSettings { prefix: options.prefix.clone() };

@@ -90,9 +90,16 @@ struct TestNode {
 
 /// A writer for the node `n1` and a folder.
 fn file_writer(folder: &tempfile::TempDir) -> (FileWriter, Arc<OpflexReport>) {
+    file_writer_with(folder, GroupNames::Hash)
+}
+
+fn file_writer_with(
+    folder: &tempfile::TempDir,
+    group_names: GroupNames,
+) -> (FileWriter, Arc<OpflexReport>) {
     let report = Arc::new(OpflexReport::new("n1"));
     let identity = NodeIdentity { namespace: "aci".into(), node: "n1".into(), prefix: "k".into() };
-    let files = Files::new(&AciSettings { prefix: "k".into() }, "k", "n1", GroupNames::Hash);
+    let files = Files::new(&AciSettings { prefix: "k".into() }, "k", "n1", group_names);
     let folder = Folder::open(folder.path()).unwrap();
     (FileWriter::new(identity, files, folder, report.clone()), report)
 }
@@ -212,6 +219,33 @@ fn a_file_exists_while_its_object_selects_a_pod_of_the_node() {
     node.handle(list_pols(Vec::new()));
     assert_eq!(node.files(), [""; 0]);
     assert_eq!(node.report.metrics.repairs.get(), 0, "the agent's own writes need no repair");
+}
+
+/// The migration from one kind of names to the other: no step removes a file that endpoints may
+/// still list.
+#[test]
+fn agents_with_both_names_keep_the_files_of_either() {
+    let pols = || vec![own(), pol("k_np_1", "web")];
+    let mut node = TestNode::with(vec![pol("k_np_1", "web")], vec![pod("a", "web")]);
+    let before = node.text("k_np_1.netpol");
+    let steps = [
+        (GroupNames::Both, &["k_np_1.netpol", "k_np_shop_np.netpol"][..], 1),
+        (GroupNames::Policy, &["k_np_shop_np.netpol"], 0),
+        (GroupNames::Both, &["k_np_1.netpol", "k_np_shop_np.netpol"], 1),
+        (GroupNames::Hash, &["k_np_1.netpol"], 0),
+    ];
+    for (names, files, writes) in steps {
+        (node.writer, node.report) = file_writer_with(&node.folder, names);
+        node.writer.apply(list_pols(pols()));
+        node.writer.apply(list_containers(vec![container("10.0.0.1")]));
+        node.handle(list_pods(vec![pod("a", "web")]));
+        assert_eq!(node.files(), files);
+        assert_eq!(node.report.metrics.writes.get(), writes, "files that exist are not written");
+        for file in files {
+            let name = file.trim_end_matches(".netpol");
+            assert_eq!(node.text(file), before.replace("k_np_1", name));
+        }
+    }
 }
 
 #[test]

@@ -50,6 +50,21 @@ pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
     section(out, "other rules that filter packets of pods", leftovers.map(line))
 }
 
+/// Writes a summary of an agent for opflex-agent.
+pub(crate) fn write_opflex(out: &mut dyn Write, status: &Value, is_ready: bool) -> io::Result<()> {
+    let ready = if is_ready { "ready" } else { "not ready" };
+    writeln!(out, "{}", Painted(STRONG, ready))?;
+    for reason in status["reasons"].as_array().into_iter().flatten() {
+        writeln!(out, "  {}", Plain(reason.as_str().unwrap_or_default()))?;
+    }
+    let node = status["node"].as_str().unwrap_or("-");
+    let files = status["files"].as_array().map_or(0, Vec::len);
+    let objects = status["objects"].as_u64().unwrap_or_default();
+    writeln!(out, "{:10}  {}", "node", Plain(node))?;
+    writeln!(out, "{:10}  opflex: opflex-agent enforces the files, and counts drops", "datapath")?;
+    writeln!(out, "{:10}  {files} files, {objects} objects", "counts")
+}
+
 fn section(
     out: &mut dyn Write,
     title: &str,

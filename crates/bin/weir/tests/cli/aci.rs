@@ -33,6 +33,56 @@ fn the_example_opens_its_services() {
 }
 
 #[test]
+fn files_are_rendered_with_the_names_and_the_space_of_the_agent() {
+    let render = |more: &str| {
+        let options =
+            "render --datapath opflex --aci-prefix demo -f examples/aci/manifests -o json";
+        let text = stdout(&format!("{options} {more}"));
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        answer["files"].as_object().unwrap().clone()
+    };
+    let is_named = |name: &&String| name.starts_with("demo_np_shop_");
+    for node in ["", " --node node-1"] {
+        let [hash, policy, both] = ["hash", "policy", "both"]
+            .map(|names| render(&format!("--aci-space tenant --group-names {names}{node}")));
+        assert_eq!(hash.keys().filter(is_named).count(), 0);
+        assert!(policy.keys().filter(is_named).count() > 0, "{:?}", policy.keys());
+        let all: serde_json::Map<String, serde_json::Value> =
+            hash.iter().chain(&policy).map(|(name, file)| (name.clone(), file.clone())).collect();
+        assert_eq!(both, all);
+        for (name, file) in &both {
+            let uri = file[0]["uri"].as_str().unwrap();
+            assert!(uri.starts_with("/PolicyUniverse/PolicySpace/tenant/"), "{name}: {uri}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_of_a_service_address_names_the_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = std::fs::canonicalize("../../../examples/aci/manifests").unwrap();
+    let test = format!(
+        "name: t\nmanifests: [{}]\nprobes:\n- {{from: {{pod: shop/web}}, to: {{ip: 10.96.0.77}}, port: 80, expect: allow}}\n",
+        manifests.display()
+    );
+    let file = folder.path().join("tests.yaml");
+    std::fs::write(&file, test).unwrap();
+    let expected =
+        "10.96.0.77 is the address of Service prod/db, and policies apply to its backends";
+    for datapath in ["opflex", "sim"] {
+        let output = weir(&format!("test --datapath {datapath} {}", file.display()));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(expected) && text.contains("give a pod behind"), "{text}");
+        assert!(!text.contains("bug in weir"), "{text}");
+    }
+    let output =
+        weir("explain -f examples/aci/manifests --from shop/web --to 10.96.0.77 --port 80");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains(expected), "{text}");
+}
+
+#[test]
 fn rendering_nothing_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("namespace.yaml");

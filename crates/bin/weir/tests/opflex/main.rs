@@ -6,6 +6,7 @@
 
 mod beside;
 mod insecure;
+mod order;
 mod services;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod site;
@@ -272,6 +273,9 @@ fn policies_become_objects_and_files_on_two_nodes() {
     let objects = (site.pols().len(), site.containers().len());
     assert_eq!(objects, (6, site.namespaces().len()));
     site.stop_controller();
+    let (code, said) = site.cleanup("admin", &["--hpp-namespace", "default"]);
+    let hint = "in default; check --hpp-namespace";
+    assert!(code == Some(0) && said.contains(hint), "{code:?} {said}");
     let (code, said) = site.cleanup("controller", &[]);
     let counts = format!("removed 6 HostprotPols and {} HostprotRemoteIpContainers", objects.1);
     assert!(code == Some(0) && said.contains(&counts), "{code:?} {said}");

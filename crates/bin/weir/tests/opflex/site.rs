@@ -362,11 +362,25 @@ impl Site {
         parsed.collect()
     }
 
+    /// The exit code and the output of `weir status` or `weir drops` for the agent of a node.
+    pub(crate) fn ask_agent(&self, node: &str, subcommand: &str) -> (Option<i32>, String) {
+        let address = format!("127.0.0.1:{}", self.port_of(node));
+        let output = weir().args([subcommand, "--agent", &address]).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    }
+
     /// The output of `weir render` for a node.
     pub(crate) fn rendered(&self, node: &str) -> BTreeMap<String, Value> {
+        self.rendered_with(node, &[])
+    }
+
+    /// The output of `weir render` for a node, with more options.
+    pub(crate) fn rendered_with(&self, node: &str, more: &[&str]) -> BTreeMap<String, Value> {
         let mut command = self.weir("admin");
         command.args(["render", "--datapath", "opflex", "--aci-prefix", "demo_xyz1"]);
-        let output = command.args(["--node", node, "-o", "json"]).output().unwrap();
+        command.args(["--node", node, "-o", "json"]).args(more);
+        let output = command.output().unwrap();
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         serde_json::from_value(answer["files"].clone()).unwrap()
     }

@@ -1,10 +1,11 @@
 //! The settings of Cisco's own controller and host agents, which can conflict with this controller.
 
+use kube::api::ListParams;
 use serde_json::Value;
-use weir_kube::{ObjectEvent, Resource, WatchSpec};
+use weir_kube::{ApiClient, ApiError, ObjectEvent, Resource, WatchSpec};
 
-/// The namespace of aci-containers.
-const NAMESPACE: &str = "aci-containers-system";
+/// The namespace of aci-containers, in which it keeps its host protection objects.
+pub(super) const NAMESPACE: &str = "aci-containers-system";
 /// The ConfigMap with the settings of its parts.
 const NAME: &str = "aci-containers-config";
 /// The switch with which they write host protection objects and files themselves.
@@ -38,6 +39,18 @@ pub(super) fn read_conflict(config: Value) -> Option<String> {
             parts.join(" and ")
         )
     })
+}
+
+/// Why the settings conflict with this controller, from one request.
+pub(super) async fn fetch_conflict(client: &ApiClient) -> Result<Option<String>, ApiError> {
+    let name = CONFIG_MAPS.name();
+    let params = ListParams::default().fields(&watch().fields);
+    let list = client.request("list", &name, async |client| {
+        CONFIG_MAPS.api(client, "v1", NAMESPACE).list(&params).await
+    });
+    let found = list.await?.items.into_iter();
+    let mut found = found.filter_map(|config| serde_json::to_value(config).ok());
+    Ok(found.find_map(read_conflict))
 }
 
 /// What is known about the settings of aci-containers.

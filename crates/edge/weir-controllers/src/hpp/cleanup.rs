@@ -10,7 +10,7 @@ use kube::{
 use weir_aci::HostprotKind;
 use weir_kube::{Access, ApiClient, ApiError, ObjectId, Resource};
 
-use super::{NAME, resource_of};
+use super::{NAME, cisco, resource_of};
 use crate::cleanup::{CleanupError, wait_until_stopped};
 
 /// One request deletes this many objects, so that it does not time out.
@@ -25,7 +25,8 @@ pub struct Removed {
     pub containers: usize,
 }
 
-/// Removes all objects of both kinds, those that refer to others first. Fails while a controller
+/// Removes all objects of both kinds, those that refer to others first. Fails if they can be those
+/// of aci-containers. Fails while a controller
 /// runs, which it finds out from all leases, or from the lease `own` if it may not list leases.
 pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Removed, CleanupError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -34,6 +35,11 @@ pub fn cleanup(access: Access, namespace: &str, own: &ObjectId) -> Result<Remove
     runtime.block_on(async {
         if !has_namespace(&client, namespace).await? {
             return Err(CleanupError::NoNamespace(namespace.into()));
+        }
+        if namespace == cisco::NAMESPACE
+            && let Some(why) = cisco::fetch_conflict(&client).await?
+        {
+            return Err(CleanupError::NotOwned { namespace: namespace.into(), why });
         }
         wait_until_stopped(&client, own, NAME).await?;
         let pols = remove(&client, resource_of(HostprotKind::Pol), namespace).await?;

@@ -8,7 +8,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use serde_json::json;
-use weir_aci::{HostprotId, HostprotKind, Hpp};
+use weir_aci::{HostprotId, HostprotKind, HostprotObject, Hpp};
 use weir_kube::{
     ClusterKinds, ClusterWatch, EventType, Item, KubeObject, ObjectEvent, ObjectId, Revision,
     WatchSpec,
@@ -137,11 +137,12 @@ impl Handler for HppController<'_> {
         if self.pending.started {
             self.pending.push(touched);
         } else if self.inputs.is_synced() {
-            self.pending.started = true;
-            let desired = self.hpp.objects().keys().cloned();
-            let all = desired.chain(self.inputs.ids(HostprotKind::Container));
+            let desired = self.hpp.objects();
+            let others = desired.iter().filter(|(_, object)| !object.is_of_node());
+            let others = others.map(|(id, _)| id.clone()).collect();
+            let all = desired.keys().cloned().chain(self.inputs.ids(HostprotKind::Container));
             let all = all.chain(self.inputs.ids(HostprotKind::Pol)).collect();
-            self.pending.push(all);
+            self.pending.start(all, others);
         }
         self.report_readiness();
     }
@@ -249,6 +250,7 @@ impl HppController<'_> {
             && let Some(id) = self.pending.queue.pop(now)
         {
             let Some(write) = self.plan(&id) else {
+                self.pending.record_first(&id);
                 if self.needs_condition(&id) {
                     count += 1;
                     conditions.push(id);
@@ -257,6 +259,12 @@ impl HppController<'_> {
                 }
                 continue;
             };
+            if matches!(write, Write::Create(_))
+                && self.hpp.objects().get(&id).is_some_and(HostprotObject::is_of_node)
+                && self.pending.hold_node(&id)
+            {
+                continue;
+            }
             let phase = match (id.kind, &write) {
                 (HostprotKind::Container, Write::Delete(_)) => WritePhase::DeleteContainers,
                 (HostprotKind::Container, _) => WritePhase::PutContainers,
@@ -318,6 +326,7 @@ impl HppController<'_> {
         self.pending.written.insert(id.clone(), Instant::now());
         let outcome = match result {
             Ok(object) => {
+                self.pending.record_first(&id);
                 let store = self.inputs.store_mut(id.kind);
                 match object {
                     Some(object) => {
@@ -343,6 +352,10 @@ impl HppController<'_> {
             }
             Err(error) => {
                 tracing::warn!(controller = NAME, "{} {}: {error}", id.kind.name(), id.name);
+                // A retry would not help, and the other policies must take effect.
+                if matches!(error, WriteError::Rejected(_)) {
+                    self.pending.record_first(&id);
+                }
                 self.pending.queue.failed(id, Instant::now());
                 ReconcileOutcome::Failed
             }
