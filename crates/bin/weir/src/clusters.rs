@@ -1,14 +1,15 @@
 //! Several clusters in one world, for policies that span clusters.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    mem,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use clap::Args;
 use weir_kube::{Access, ClusterKinds};
-use weir_model::{Finding, Name, Object, PodId, QualifiedName, World};
+use weir_model::{Finding, Name, Object, PodId, PolicyKind, QualifiedName, World};
 
 use crate::{
     failure::Failure,
@@ -22,7 +23,8 @@ pub(crate) struct ClustersArgs {
     /// [repeatable]
     ///
     /// Its pods are named `NAME:namespace/pod`. ClusterSetNetworkPolicies select pods of all given
-    /// clusters.
+    /// clusters. Manifests with the name of a live cluster are applied to it, as `kubectl apply`
+    /// would.
     #[arg(long = "cluster", value_name = "NAME=PATH")]
     clusters: Vec<ClusterArg>,
 }
@@ -123,23 +125,29 @@ impl ClustersArgs {
                 ClusterSource::Path(path) => paths.entry(name).or_default().push(path.clone()),
                 ClusterSource::Context(context) => {
                     if contexts.insert(name.clone(), context).is_some() {
-                        return Err(two_sources(&name).into());
+                        let what = format!("cluster {name} has two contexts");
+                        let hint = "give one context for each cluster";
+                        return Err(Failure::new(what, hint).into());
                     }
                 }
             }
         }
         let mut loaded = BTreeMap::new();
         for (name, context) in contexts {
-            if paths.contains_key(&name) {
-                return Err(two_sources(&name).into());
-            }
             let access = Access::new(kubeconfig, Some(context));
             let instead = "give manifests with --cluster NAME=PATH";
-            loaded.insert(name, load_cluster(&access, ClusterKinds::Policies, instead)?);
+            let live = load_cluster(&access, ClusterKinds::PoliciesOfClusterSet, instead)?;
+            loaded.insert(name, live);
         }
         for (name, paths) in paths {
-            loaded.insert(name, load_paths(&paths)?);
+            let manifests = load_paths(&paths)?;
+            let cluster = match loaded.remove(&name) {
+                Some(live) => applied(live, manifests),
+                None => manifests,
+            };
+            loaded.insert(name, cluster);
         }
+        loaded.values_mut().for_each(drop_translations);
         Ok(loaded)
     }
 
@@ -158,10 +166,30 @@ impl ClustersArgs {
     }
 }
 
-/// The error for a cluster with a context and another source.
-fn two_sources(name: &str) -> Failure {
-    let what = format!("cluster {name} has a context and another source");
-    Failure::new(what, "give one context, or only manifests, for each cluster")
+/// Applies manifests to a live cluster.
+fn applied(mut live: Loaded, mut manifests: Loaded) -> Loaded {
+    // A synthetic address may belong to a live pod. The joined world gets new ones.
+    manifests.world = manifests.without_synthetic().into_owned();
+    manifests.synthetic.clear();
+    let (findings, missing) = (mem::take(&mut live.findings), mem::take(&mut live.missing));
+    let mut applied = live.with(manifests);
+    applied.findings.splice(..0, findings);
+    applied.missing.splice(..0, missing);
+    applied
+}
+
+/// Removes the NetworkPolicies that the controller wrote for the ClusterSetNetworkPolicies of a
+/// cluster. They may be out of date, and the ClusterSetNetworkPolicies themselves are evaluated.
+fn drop_translations(loaded: &mut Loaded) {
+    let policies = loaded.world.policies.keys();
+    let shared = policies.filter(|id| id.kind == PolicyKind::ClusterSetNetworkPolicy);
+    let shared: BTreeSet<Name> = shared.map(|id| id.to_string().into()).collect();
+    let prefix = weir_clusterset::shard_name("", None);
+    loaded.world.policies.retain(|id, _| {
+        let by = loaded.generated_for.get(id);
+        !(id.name.starts_with(&*prefix) && by.is_some_and(|by| shared.contains(by)))
+    });
+    loaded.generated_for.retain(|id, _| loaded.world.policies.contains_key(id));
 }
 
 /// Joins clusters that were read separately.

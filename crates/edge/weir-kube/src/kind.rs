@@ -13,6 +13,7 @@ pub(crate) enum ModelKind {
     AdminNetworkPolicy,
     BaselineAdminNetworkPolicy,
     ClusterNetworkPolicy,
+    ClusterSetNetworkPolicy,
     Service,
     EndpointSlice,
 }
@@ -24,6 +25,8 @@ pub enum ClusterKinds {
     Policies,
     /// Also Services and their backends, for a datapath that judges packets before load balancing.
     PoliciesAndServices,
+    /// Also ClusterSetNetworkPolicies, for a reader that knows all clusters of the set.
+    PoliciesOfClusterSet,
 }
 
 impl ClusterKinds {
@@ -40,9 +43,20 @@ impl ClusterKinds {
             ModelKind::Service,
             ModelKind::EndpointSlice,
         ];
+        const OF_CLUSTER_SET: [ModelKind; 8] = [
+            ModelKind::Namespace,
+            ModelKind::Node,
+            ModelKind::NetworkPolicy,
+            ModelKind::AdminNetworkPolicy,
+            ModelKind::BaselineAdminNetworkPolicy,
+            ModelKind::ClusterNetworkPolicy,
+            ModelKind::ClusterSetNetworkPolicy,
+            ModelKind::Pod,
+        ];
         match self {
             ClusterKinds::Policies => &ALL[..7],
             ClusterKinds::PoliciesAndServices => &ALL,
+            ClusterKinds::PoliciesOfClusterSet => &OF_CLUSTER_SET,
         }
     }
 }
@@ -65,6 +79,12 @@ const BASELINE_ADMIN_NETWORK_POLICIES: Resource =
     policy(&["v1alpha1"], "BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies");
 const CLUSTER_NETWORK_POLICIES: Resource =
     policy(&["v1alpha2"], "ClusterNetworkPolicy", "clusternetworkpolicies");
+const CLUSTER_SET_NETWORK_POLICIES: Resource = Resource {
+    group: "submariner.io",
+    versions: &["v1alpha1"],
+    kind: "ClusterSetNetworkPolicy",
+    plural: "clustersetnetworkpolicies",
+};
 
 const fn core(kind: &'static str, plural: &'static str) -> Resource {
     Resource { group: "", versions: &["v1"], kind, plural }
@@ -88,6 +108,7 @@ impl ModelKind {
             ModelKind::AdminNetworkPolicy => &ADMIN_NETWORK_POLICIES,
             ModelKind::BaselineAdminNetworkPolicy => &BASELINE_ADMIN_NETWORK_POLICIES,
             ModelKind::ClusterNetworkPolicy => &CLUSTER_NETWORK_POLICIES,
+            ModelKind::ClusterSetNetworkPolicy => &CLUSTER_SET_NETWORK_POLICIES,
             ModelKind::Service => &SERVICES,
             ModelKind::EndpointSlice => &ENDPOINT_SLICES,
         }
@@ -99,7 +120,8 @@ impl ModelKind {
         match self {
             ModelKind::AdminNetworkPolicy
             | ModelKind::BaselineAdminNetworkPolicy
-            | ModelKind::ClusterNetworkPolicy => {
+            | ModelKind::ClusterNetworkPolicy
+            | ModelKind::ClusterSetNetworkPolicy => {
                 WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..spec }
             }
             ModelKind::Namespace
@@ -132,6 +154,7 @@ impl ModelKind {
             ModelKind::AdminNetworkPolicy => policy(PolicyKind::AdminNetworkPolicy),
             ModelKind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),
             ModelKind::ClusterNetworkPolicy => policy(PolicyKind::ClusterNetworkPolicy),
+            ModelKind::ClusterSetNetworkPolicy => policy(PolicyKind::ClusterSetNetworkPolicy),
         })
     }
 }

@@ -11,11 +11,7 @@ pub fn policy_reference(id: &PolicyId) -> ObjectReference {
         PolicyKind::AdminNetworkPolicy => types(ModelKind::AdminNetworkPolicy),
         PolicyKind::BaselineAdminNetworkPolicy => types(ModelKind::BaselineAdminNetworkPolicy),
         PolicyKind::ClusterNetworkPolicy => types(ModelKind::ClusterNetworkPolicy),
-        // The model does not contain this kind, but Events can name it.
-        PolicyKind::ClusterSetNetworkPolicy => TypeMeta {
-            api_version: "submariner.io/v1alpha1".into(),
-            kind: "ClusterSetNetworkPolicy".into(),
-        },
+        PolicyKind::ClusterSetNetworkPolicy => types(ModelKind::ClusterSetNetworkPolicy),
     };
     let namespace = (!id.namespace.is_empty()).then(|| id.namespace.to_string());
     ObjectReference { namespace, ..named(policy, &id.name) }

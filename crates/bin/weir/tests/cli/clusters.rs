@@ -202,8 +202,8 @@ fn a_cluster_by_context_needs_the_context() {
             "an unused --kubeconfig",
         ),
         (
-            "--cluster east=context:a --cluster east=examples/clusterset/east".to_owned(),
-            "cluster east has a context and another source",
+            "--cluster east=context:a --cluster east=context:b".to_owned(),
+            "cluster east has two contexts",
         ),
     ] {
         let output = weir(&format!("matrix {arguments}"));

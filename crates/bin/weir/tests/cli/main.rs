@@ -7,6 +7,7 @@ mod addresses;
 mod agent;
 mod clusters;
 mod console;
+mod contexts;
 mod controller;
 mod demo;
 mod diff;
