@@ -202,6 +202,18 @@ impl Directory {
         pods.filter(move |known| known.interests.binary_search(&id).is_ok())
     }
 
+    /// The interests that select a pod, whether or not the directory contains the pod.
+    pub(crate) fn interests_in(&self, pod: &RemotePod) -> Vec<InterestId> {
+        self.select(pod, self.labels(&pod.id.cluster, &pod.id.namespace))
+    }
+
+    /// Whether one of these interests selects a pod, whether or not the directory contains the pod.
+    pub(crate) fn is_selected(&self, pod: &RemotePod, interests: &BTreeSet<InterestId>) -> bool {
+        let labels = self.labels(&pod.id.cluster, &pod.id.namespace);
+        let mut interests = interests.iter().filter_map(|id| self.interests.get(id));
+        interests.any(|one| one.reaches(&pod.id.namespace, labels) && one.selects(&pod.labels))
+    }
+
     fn select(&self, pod: &RemotePod, labels: Option<&Labels>) -> Vec<InterestId> {
         let namespace = &pod.id.namespace;
         let by_pod = pod

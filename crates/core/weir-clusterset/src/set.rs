@@ -1,5 +1,6 @@
 mod evaluate;
 mod outcome;
+mod unaccepted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -135,34 +136,44 @@ impl ClusterSet {
             _ => (),
         }
         let pod = Arc::new(pod.with_shared_names(&mut self.names));
-        received.insert((pod.id.namespace.clone(), pod.id.name.clone()), pod.clone());
+        let replaced =
+            received.insert((pod.id.namespace.clone(), pod.id.name.clone()), pod.clone());
+        if let Some(replaced) = replaced {
+            self.mark_unaccepted(&replaced);
+        }
         self.admit(&pod);
     }
 
     /// Removes a remote pod.
     pub fn remove_pod(&mut self, id: &RemoteId) {
+        let mut removed = None;
         if let Some(received) = self.received.get_mut(&id.cluster) {
-            received.remove(&(id.namespace.clone(), id.name.clone()));
+            removed = received.remove(&(id.namespace.clone(), id.name.clone()));
             if received.is_empty() {
                 self.received.remove(&id.cluster);
             }
+        }
+        if let Some(pod) = removed {
+            self.mark_unaccepted(&pod);
         }
         self.clear_rejected(id);
         let shift = self.directory.remove_pod(id);
         self.apply_shifts(vec![shift]);
     }
 
-    /// The ids of the accepted pods.
+    /// The ids of the received pods.
     pub fn pods(&self) -> impl Iterator<Item = &RemoteId> {
-        self.accepted_pods().map(|pod| &pod.id)
+        self.received.values().flat_map(|pods| pods.values().map(|pod| &pod.id))
     }
 
-    /// The accepted pods, by cluster, namespace and name.
+    /// The pods of clusters that are alive and trusted, with the addresses for which their cluster
+    /// is trusted, by cluster, namespace and name. A pod has at least one such address.
     pub fn accepted_pods(&self) -> impl Iterator<Item = &RemotePod> {
-        self.received.values().flat_map(|pods| pods.values().map(|pod| &**pod))
+        let accepted = self.pods().filter_map(|id| self.directory.pod(id));
+        accepted.map(|known| &*known.pod).filter(|pod| !pod.addresses.is_empty())
     }
 
-    /// Whether a pod was accepted.
+    /// Whether a pod was received.
     pub fn knows(&self, id: &RemoteId) -> bool {
         let received = self.received.get(&id.cluster);
         received
@@ -197,8 +208,10 @@ impl ClusterSet {
         } else {
             self.namespace_counts.insert(cluster.clone(), count);
         }
+        self.mark_unaccepted_in(cluster, namespace);
         let shifts = self.directory.set_labels(cluster, namespace, labels);
         self.apply_shifts(shifts);
+        self.mark_unaccepted_in(cluster, namespace);
     }
 
     /// Whether a namespace was accepted.
@@ -311,6 +324,7 @@ impl ClusterSet {
             }
         };
         self.apply_shifts(vec![shift]);
+        self.mark_unaccepted(pod);
     }
 
     /// Clears the rejected addresses of a pod.

@@ -17,6 +17,7 @@ use weir_kube::{ApiClient, ApiError};
 use crate::{
     Controller, ControllerOptions,
     report::{ControllerReport, Role},
+    standby::role_beside,
 };
 
 /// The annotation with the names of the controllers that the holder runs.
@@ -67,10 +68,10 @@ pub(crate) struct Candidate {
     name: String,
     identity: String,
     /// The names of the controllers that it runs as the leader.
-    controllers: String,
+    controllers: Vec<&'static str>,
     observed: Observed,
-    /// The holder of the lease when it was last read.
-    holder: String,
+    /// The role beside the holder of the lease when it was last read.
+    beside: Role,
     leadership: Leadership,
     report: Arc<ControllerReport>,
     /// The last logged message, so that it is logged once.
@@ -107,15 +108,14 @@ impl Candidate {
         options: &ControllerOptions,
         report: Arc<ControllerReport>,
     ) -> Self {
-        let names: Vec<&str> = options.controllers.iter().map(Controller::name).collect();
         Candidate {
             client,
             namespace: options.namespace.clone(),
             name: options.lease.clone(),
             identity: options.identity.clone(),
-            controllers: names.join(","),
+            controllers: options.controllers.iter().map(Controller::name).collect(),
             observed: None,
-            holder: String::new(),
+            beside: role_beside(None, &[]),
             leadership: Leadership::new(Instant::now()),
             report,
             logged: String::new(),
@@ -132,8 +132,12 @@ impl Candidate {
                     return self.leadership.clone();
                 }
                 Ok(false) => {
-                    self.log("another process is the leader; waiting".into());
-                    self.report.set_role(Role::Standby(self.holder.clone()));
+                    let text = match &self.beside {
+                        Role::Unknown(why) | Role::Standby { warning: Some(why), .. } => why,
+                        _ => "another process is the leader; waiting",
+                    };
+                    self.log(text.to_owned());
+                    self.report.set_role(self.beside.clone());
                 }
                 Err(error) => {
                     let why = format!("cannot acquire the lease: {error}");
@@ -155,7 +159,7 @@ impl Candidate {
                 Ok(Ok(false)) => {
                     self.leadership.extend(Instant::now());
                     self.log("another process has taken the lease".into());
-                    return Role::Standby(self.holder.clone());
+                    return self.beside.clone();
                 }
                 Ok(Err(error)) => {
                     self.log(format!("cannot renew the lease: {error}"));
@@ -185,7 +189,7 @@ impl Candidate {
     async fn attempt(&mut self) -> Result<bool, LeaseError> {
         let start = Instant::now();
         let lease = self.get().await?;
-        self.holder = lease.as_ref().map(holder).unwrap_or_default().to_owned();
+        self.beside = role_beside(lease.as_ref(), &self.controllers);
         let action = decide(lease, &self.identity, &mut self.observed, Instant::now());
         let is_held = action != LeaseAction::Wait && self.put(&action).await?;
         if is_held {
@@ -232,7 +236,7 @@ impl Candidate {
         let mut lease = lease.clone();
         lease.metadata.name = Some(self.name.clone());
         let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(CONTROLLERS_ANNOTATION.into(), self.controllers.clone());
+        annotations.insert(CONTROLLERS_ANNOTATION.into(), self.controllers.join(","));
         lease
     }
 

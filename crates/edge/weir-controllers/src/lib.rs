@@ -31,6 +31,7 @@ mod object;
 mod queue;
 mod report;
 mod run;
+mod standby;
 mod sync;
 pub mod workload;
 mod writer;

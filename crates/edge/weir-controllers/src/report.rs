@@ -92,7 +92,7 @@ impl ControllerReport {
     pub(crate) fn reasons(&self) -> Vec<String> {
         let state = self.state();
         match &state.role {
-            Role::Standby(_) => Vec::new(),
+            Role::Standby { .. } => Vec::new(),
             Role::Unknown(why) => vec![why.clone()],
             Role::Leader => {
                 let named = state.reasons.iter().flat_map(|(controller, reasons)| {
@@ -107,14 +107,20 @@ impl ControllerReport {
     pub(crate) fn why_standby(&self) -> Option<String> {
         match &self.state().role {
             Role::Leader => None,
-            Role::Standby(leader) => Some(format!("this process is a standby; {leader} leads")),
+            Role::Standby { leader, .. } => {
+                Some(format!("this process is a standby; {leader} leads"))
+            }
             Role::Unknown(why) => Some(format!("this process does not lead: {why}")),
         }
     }
 
-    /// Mistakes of others, which do not make this process unready.
+    /// Mistakes of others, which do not make this process unready, and the controllers that the
+    /// leader lacks.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let state = self.state();
+        if let Role::Standby { warning, .. } = &state.role {
+            return warning.clone().into_iter().collect();
+        }
         let named = state.warnings.iter().flat_map(|(controller, warnings)| {
             warnings.iter().map(move |warning| format!("{controller}: {warning}"))
         });
@@ -194,9 +200,14 @@ impl ControllerReport {
 pub(crate) enum Role {
     /// This process holds the lease.
     Leader,
-    /// Another process, with this identity, holds the lease.
-    Standby(String),
-    /// The holder is not known, and why.
+    /// Another process holds the lease, and runs controllers of this one.
+    Standby {
+        /// The identity of the leader.
+        leader: String,
+        /// The controllers of this process that the leader does not run.
+        warning: Option<String>,
+    },
+    /// This process is neither the leader nor its standby, and why.
     Unknown(String),
 }
 
@@ -257,8 +268,11 @@ mod tests {
         assert_eq!(report.reasons(), ["the lease has not been read yet"]);
         report.set_role(Role::Unknown("cannot acquire the lease".into()));
         assert_eq!(report.reasons(), ["cannot acquire the lease"]);
-        report.set_role(Role::Standby("another".into()));
-        assert_eq!(report.reasons(), [""; 0]);
+        let standby = |warning: Option<String>| Role::Standby { leader: "another".into(), warning };
+        report.set_role(standby(None));
+        assert_eq!((report.reasons(), report.warnings()), (vec![], vec![]));
+        report.set_role(standby(Some("it does not run two".into())));
+        assert_eq!((report.reasons(), report.warnings().len()), (vec![], 1));
         report.set_role(Role::Leader);
         let starting = ["one: the controller is starting", "two: the controller is starting"];
         assert_eq!(report.reasons(), starting);

@@ -135,13 +135,8 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
     let has_policy = observed.is_some_and(owns);
     match (workload.desired)(owner) {
         Err(why) => {
-            let kept =
-                if has_policy { "; the last valid NetworkPolicy stays in effect" } else { "" };
-            WorkloadPlan {
-                writes: Vec::new(),
-                condition: Some(not_ready("Invalid", format!("{why}{kept}"))),
-                adoption: None,
-            }
+            let condition = Some(not_ready("Invalid", invalid(&why, has_policy)));
+            WorkloadPlan { condition, ..WorkloadPlan::default() }
         }
         Ok(None) => {
             let is_reported = has_policy || condition::exists(owner, CONDITION);
@@ -164,7 +159,7 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
         }
         Ok(Some(policy)) => match object(policy, owner) {
             Err(why) => WorkloadPlan {
-                condition: Some(not_ready("Invalid", why)),
+                condition: Some(not_ready("Invalid", invalid(&why, has_policy))),
                 ..WorkloadPlan::default()
             },
             Ok(desired) => {
@@ -189,6 +184,16 @@ fn plan(workload: &Workload, owner: &KubeObject, observed: Option<&KubeObject>) 
             }
         },
     }
+}
+
+/// The message for an invalid object: the error, and whether a policy of it is in effect.
+fn invalid(why: &str, has_policy: bool) -> String {
+    let state = if has_policy {
+        "the last valid NetworkPolicy stays in effect"
+    } else {
+        "no NetworkPolicy is in effect for this object, so it restricts no traffic"
+    };
+    format!("{why}; {state}")
 }
 
 /// The message for a policy name that another owner uses.
@@ -327,6 +332,15 @@ mod tests {
         ] {
             let decided = decide(on_disable, owner, observed);
             assert_eq!(decided, expected, "{on_disable:?} {owner:?} {observed:?}");
+        }
+        for (observed, expected) in [
+            (None, "; no NetworkPolicy is in effect for this object"),
+            (Some(&theirs), "; no NetworkPolicy is in effect for this object"),
+            (Some(&ours), "; the last valid NetworkPolicy stays in effect"),
+        ] {
+            let plan = plan(&memcached::workload(Keep), &bad, observed);
+            let message = plan.condition.unwrap().message;
+            assert!(message.contains(expected), "{message}");
         }
         for (observed, expected) in [
             (&theirs, "belongs to no controller and"),

@@ -8,7 +8,7 @@ use std::{
 use weir_model::{Name, Policy, PolicyId};
 
 use super::{ClusterSet, evaluate::claimants};
-use crate::{ShardKey, rules, shard, tracked::TrackedPolicy};
+use crate::{RemoteId, ShardKey, rules, shard, tracked::TrackedPolicy};
 
 /// A summary of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,12 @@ pub struct Summary {
     pub overlapping_clusters: BTreeSet<Name>,
     /// A peer requires labels that clusters do not publish, so it selects no remote pod.
     pub reserved_labels: bool,
+    /// Selected pods with addresses that are not allowed because they are outside of their
+    /// cluster's networks or inside of ours.
+    pub rejected: BTreeSet<RemoteId>,
+    /// The clusters with selected pods that are not alive or not trusted, so that these pods are
+    /// not allowed.
+    pub absent: BTreeSet<Name>,
 }
 
 impl ClusterSet {
@@ -65,6 +71,8 @@ impl ClusterSet {
             addresses: tracked.clusters.clone(),
             overlaps: tracked.overlaps.clone(),
             reserved_labels: rules::has_reserved_labels(&tracked.policy),
+            rejected: self.selected_rejected(tracked),
+            absent: self.selected_absent(tracked),
         })
     }
 

@@ -69,6 +69,60 @@ fn clusters_with_overlapping_networks_are_reported() {
 }
 
 #[test]
+fn selected_pods_that_are_not_accepted_are_reported_and_not_listed() {
+    let mut set = set();
+    set.put_policy(
+        policy(
+            Some(vec![rule(vec![pods(all_namespaces(), equals(&[("app", "web")]))], None)]),
+            None,
+        ),
+        "u",
+    );
+    let other = Policy { id: PolicyId { name: "other".into(), ..id() }, ..policy(None, None) };
+    set.put_policy(other, "o");
+    set.take_changed();
+    let ids = |set: &ClusterSet| -> Vec<String> {
+        set.accepted_pods().map(|pod| format!("{}/{}", pod.id.cluster, pod.id.name)).collect()
+    };
+    let web = &[("app", "web")];
+    let changed = |set: &mut ClusterSet| set.take_changed().into_keys().collect::<Vec<_>>();
+    // Outside of the cluster's networks.
+    let outside = remote("c2", "n1", "outside", "192.0.2.1", web);
+    set.put_pod(outside.clone());
+    assert_eq!(changed(&mut set), [id()], "its status must be written");
+    set.put_pod(remote("c2", "n1", "good", "10.2.1.1", web));
+    set.put_pod(remote("c2", "n1", "job", "192.0.2.2", &[("app", "job")]));
+    // A cluster that is not alive.
+    set.take_changed();
+    let gone = remote("c9", "n1", "gone", "10.9.1.1", web);
+    set.put_pod(gone.clone());
+    assert_eq!(changed(&mut set), [id()]);
+    set.put_pod(remote("c8", "n1", "gone", "10.8.1.1", &[("app", "job")]));
+    assert_eq!(ids(&set), ["c2/good"]);
+    let summary = set.summary(&id()).unwrap();
+    assert_eq!(summary.rejected, [outside.id.clone()].into());
+    assert_eq!(summary.absent, [Name::from("c9")].into());
+    // A change of labels can end or begin the selection.
+    let relabelled = remote("c2", "n1", "outside", "192.0.2.1", &[("app", "job")]);
+    set.take_changed();
+    set.put_pod(relabelled);
+    assert_eq!(changed(&mut set), [id()]);
+    assert!(set.summary(&id()).unwrap().rejected.is_empty());
+    set.put_pod(outside.clone());
+    assert_eq!(changed(&mut set), [id()]);
+    set.set_namespace(&"c2".into(), &"n1".into(), Some(labels(&[("team", "shop")])));
+    assert_eq!(changed(&mut set), [id()], "selectors of namespaces may select other pods");
+    set.remove_pod(&outside.id);
+    assert_eq!(changed(&mut set), [id()]);
+    set.set_member(&"c9".into(), Some(networks(&["10.9.0.0/16"])));
+    let summary = set.summary(&id()).unwrap();
+    assert!(summary.rejected.is_empty() && summary.absent.is_empty(), "{summary:?}");
+    assert_eq!(ids(&set), ["c2/good", "c9/gone"]);
+    set.set_member(&"c9".into(), None);
+    assert_eq!(set.summary(&id()).unwrap().absent, [Name::from("c9")].into());
+}
+
+#[test]
 fn pods_over_the_limit_are_dropped_and_the_cluster_is_reported() {
     let mut set = limited_set();
     set.set_member(&"c2".into(), Some(networks(&["10.2.0.0/16"])));

@@ -4,6 +4,9 @@ use weir_kube::KubeObject;
 
 use crate::condition::{self, Condition};
 
+/// At most this many rejected pods are named in a message.
+const MAX_PODS_SHOWN: usize = 3;
+
 /// The state of a policy, for its `status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PolicyStatus {
@@ -17,6 +20,8 @@ pub(crate) struct PolicyStatus {
     pub(crate) network_policies: usize,
     /// The clusters with allowed addresses whose leases are not renewed.
     pub(crate) stale: Vec<String>,
+    /// The clusters with selected pods whose leases have expired.
+    pub(crate) expired: Vec<String>,
     /// The policy in numbers.
     pub(crate) summary: Summary,
 }
@@ -60,16 +65,23 @@ impl PolicyStatus {
     /// Why not everything that the policy selects is allowed: a reason and a message.
     fn degradation(&self) -> (&'static str, String) {
         let Summary { overlaps, overlapping_clusters, reserved_labels, .. } = &self.summary;
-        match (&self.invalid, &self.unsynced) {
-            (Some(error), _) => ("Invalid", format!("nothing is allowed: {error}")),
-            (None, Some((reason, message))) => (*reason, message.clone()),
-            (None, None) if *reserved_labels => (
+        if let Some(error) = &self.invalid {
+            return ("Invalid", format!("nothing is allowed: {error}"));
+        }
+        if let Some((reason, message)) = &self.unsynced {
+            return (*reason, message.clone());
+        }
+        if let Some((reason, message)) = &self.unwritten {
+            return (*reason, format!("not everything is allowed: {message}"));
+        }
+        match self.unallowed() {
+            _ if *reserved_labels => (
                 "ReservedLabel",
                 "a peer selects labels with the prefix submariner-io/, which clusters do not \
                  publish; it matches no remote pod"
                     .into(),
             ),
-            (None, None) if !overlaps.is_empty() => {
+            _ if !overlaps.is_empty() => {
                 let some: Vec<String> = overlaps.iter().take(3).map(ToString::to_string).collect();
                 let clusters: Vec<&str> =
                     overlapping_clusters.iter().map(|cluster| &**cluster).collect();
@@ -82,11 +94,49 @@ impl PolicyStatus {
                 );
                 ("OverlappingAddress", text)
             }
-            (None, None) if !self.stale.is_empty() => {
+            Some(unallowed) => unallowed,
+            None if !self.stale.is_empty() => {
                 ("ClusterStale", format!("no heartbeats from {}", self.stale.join(", ")))
             }
-            (None, None) => ("AsExpected", "everything that the policy selects is allowed".into()),
+            None => ("AsExpected", "everything that the policy selects is allowed".into()),
         }
+    }
+
+    /// Why pods that the policy selects are not accepted from their clusters: a reason and a
+    /// message.
+    fn unallowed(&self) -> Option<(&'static str, String)> {
+        let Summary { rejected, absent, .. } = &self.summary;
+        let mut ignored =
+            absent.iter().filter(|cluster| !self.expired.contains(&cluster.to_string()));
+        if !self.expired.is_empty() {
+            let text = format!(
+                "the selected pods of {} are not allowed: the cluster has not renewed its lease \
+                 within --cluster-expiry",
+                self.expired.join(", ")
+            );
+            return Some(("ClusterExpired", text));
+        }
+        if let Some(first) = ignored.next() {
+            let names: Vec<&str> = [first].into_iter().chain(ignored).map(|name| &**name).collect();
+            let text = format!(
+                "the selected pods of {} are not allowed: the cluster has no --member-cidr, or \
+                 its ClusterSetMember and lease on the broker are invalid or not read yet",
+                names.join(", ")
+            );
+            return Some(("ClusterIgnored", text));
+        }
+        let some = rejected.iter().take(MAX_PODS_SHOWN);
+        let some: Vec<String> =
+            some.map(|id| format!("{}:{}/{}", id.cluster, id.namespace, id.name)).collect();
+        (!rejected.is_empty()).then(|| {
+            let text = format!(
+                "{} selected pods have addresses outside of their cluster's networks or inside of \
+                 ours, which are not allowed: {}",
+                rejected.len(),
+                some.join(", ")
+            );
+            ("AddressRejected", text)
+        })
     }
 
     /// The desired status of the object; `None` if it has that status already.
@@ -114,6 +164,8 @@ impl PolicyStatus {
 
 #[cfg(test)]
 mod tests {
+    use weir_clusterset::RemoteId;
+
     use super::*;
 
     fn conditions(status: &PolicyStatus) -> [(bool, &'static str, String); 3] {
@@ -147,6 +199,25 @@ mod tests {
         assert_eq!(reasons(&unsynced)[2], (true, "IdTaken"));
         let stale = PolicyStatus { stale: vec!["west".into()], ..healthy.clone() };
         assert_eq!(reasons(&stale)[2], (true, "ClusterStale"));
+        let conflict = Some(("NameConflict", "taken".into()));
+        let conflict = PolicyStatus { unwritten: conflict, ..healthy.clone() };
+        assert_eq!(reasons(&conflict)[1..], [(false, "NameConflict"), (true, "NameConflict")]);
+        let id = |name: &str| RemoteId {
+            cluster: "west".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        let summary = Summary { rejected: [id("a"), id("b")].into(), ..Summary::default() };
+        let rejected = PolicyStatus { summary, ..healthy.clone() };
+        assert_eq!(reasons(&rejected)[2], (true, "AddressRejected"));
+        let text = &conditions(&rejected)[2].2;
+        assert!(text.starts_with("2 selected pods") && text.contains("west:shop/a"), "{text}");
+        let summary = Summary { absent: ["north".into()].into(), ..Summary::default() };
+        let ignored = PolicyStatus { summary, ..healthy.clone() };
+        assert_eq!(reasons(&ignored)[2], (true, "ClusterIgnored"));
+        let expired = PolicyStatus { expired: vec!["north".into()], ..ignored };
+        assert_eq!(reasons(&expired)[2], (true, "ClusterExpired"));
+        assert!(conditions(&expired)[2].2.contains("pods of north are not allowed"));
         let summary = Summary { reserved_labels: true, ..Summary::default() };
         let reserved = PolicyStatus { summary, ..healthy.clone() };
         assert_eq!(reasons(&reserved)[2], (true, "ReservedLabel"));

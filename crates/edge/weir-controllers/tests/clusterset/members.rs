@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::{
     fake_member::{FakeMember, everyone, leases, now},
     fixture::{at_broker, set, start, unused},
+    policies::unhealthy,
     until,
 };
 
@@ -20,12 +21,34 @@ fn the_addresses_of_an_expired_cluster_are_removed_until_it_is_back() {
     until("the pod is allowed", || set.east.allowed(&namespace).len() == 1);
     // Its lease expires while the broker is reachable.
     until("the addresses are removed", || set.east.allowed(&namespace).is_empty());
+    until("the policy says so", || {
+        unhealthy(&set.east.get_policy(&namespace, "everyone")) == ["Degraded ClusterExpired"]
+    });
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    until("there is an Event", || {
+        let events = set.east.cluster.get(&events).unwrap();
+        events["items"].as_array().unwrap().iter().any(|one| one["reason"] == "ClusterExpired")
+    });
+    let (_, ready) = set.east_process().get("/readyz");
+    assert!(ready.contains("cluster north has not renewed its lease for 25 s"), "{ready}");
+    let (_, listed) = set.east_process().get("/remotepods");
+    assert!(!listed.contains("10.3.1.1"), "{listed}");
     assert!(
         set.broker.get(&format!("{}/north.{namespace}.web", at_broker("remotepods"))).is_ok(),
         "no cluster deletes objects of another"
     );
     fake.renew(&now());
     until("the pod is allowed again", || set.east.allowed(&namespace).len() == 1);
+    until("the policy is healthy again", || {
+        fake.renew(&now());
+        unhealthy(&set.east.get_policy(&namespace, "everyone")).is_empty()
+    });
+    fake.publish(&fake.pod(&namespace, "outside", "192.0.2.1"));
+    until("the rejected address is reported", || {
+        unhealthy(&set.east.get_policy(&namespace, "everyone")) == ["Degraded AddressRejected"]
+    });
+    let (_, listed) = set.east_process().get("/remotepods");
+    assert!(listed.contains("10.3.1.1") && !listed.contains("192.0.2.1"), "{listed}");
 }
 
 #[test]

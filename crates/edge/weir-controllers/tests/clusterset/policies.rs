@@ -281,7 +281,7 @@ fn the_status_has_conditions_and_counts_and_an_invalid_policy_isolates() {
 }
 
 /// The unhealthy conditions, as `type reason`.
-fn unhealthy(policy: &Value) -> Vec<String> {
+pub(crate) fn unhealthy(policy: &Value) -> Vec<String> {
     let all = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let bad = all.iter().filter(|one| (one["status"] == "True") == (one["type"] == "Degraded"));
     let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
@@ -303,7 +303,8 @@ fn a_taken_name_is_reported_and_does_not_block_other_writes() {
     let mine = set.east.cluster.create(&network_policies(&namespace), &mine).unwrap();
     set.west.pod(&namespace, "four", "api", &["10.2.12.1"]);
     until("the conflict is reported", || {
-        unhealthy(&set.east.get_policy(&namespace, "db")) == ["Programmed NameConflict"]
+        unhealthy(&set.east.get_policy(&namespace, "db"))
+            == ["Programmed NameConflict", "Degraded NameConflict"]
     });
     let events = format!("/api/v1/namespaces/{namespace}/events");
     until("there is an Event", || {

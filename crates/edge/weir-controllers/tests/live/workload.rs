@@ -8,7 +8,7 @@ use weir_kube::{KubeObject, Resource};
 
 use crate::{
     common::eventually,
-    fixture::{install, start_workload},
+    fixture::{install, start, start_workload},
 };
 
 const REDISES: Resource =
@@ -90,5 +90,26 @@ fn a_new_kind_of_workload_needs_one_pure_function() {
     change(json!({"clients": null}));
     condition_with("Disabled");
     assert_eq!(policy(), None);
+    change(json!({"clients": 7}));
+    let message = condition_with("Invalid")["message"].as_str().unwrap().to_owned();
+    assert!(
+        message
+            .ends_with("no NetworkPolicy is in effect for this object, so it restricts no traffic"),
+        "{message}"
+    );
+    // Another controller with the same lease is no standby of this one.
+    let two = start(cluster.admin(), "two", OnDisable::Keep);
+    let (code, body) = eventually("two has read the lease", || {
+        Some(two.get("/readyz")).filter(|(_, body)| !body.contains("has not been read yet"))
+    });
+    assert_eq!(code, 503, "{body}");
+    assert!(
+        body.contains("one holds the lease weir-controller and does not run memcached"),
+        "{body}"
+    );
+    assert!(body.contains("--lease NAME"), "{body}");
     drop(process);
+    eventually("two is the leader", || {
+        two.get("/metrics").1.contains("weir_controller_leads 1").then_some(())
+    });
 }

@@ -289,6 +289,15 @@ impl BrokerObjects {
                 ));
             }
         }
+        for (cluster, (_, life)) in self.clusters().into_iter().flatten() {
+            if *life == Liveness::Expired {
+                warnings.push(format!(
+                    "cluster {cluster} has not renewed its lease for {} s; its pods are not allowed \
+                     until it does",
+                    settings.expiry.as_secs()
+                ));
+            }
+        }
         for (cluster, pods) in set.rejected() {
             let Some((id, addresses)) = pods.first_key_value() else { continue };
             let address = addresses.first().map(ToString::to_string).unwrap_or_default();

@@ -51,6 +51,10 @@ impl Translator<'_> {
         let stale = self.remote.clusters().into_iter().flatten().filter(|(cluster, (_, life))| {
             *life != Liveness::Alive && summary.addresses.contains_key(*cluster)
         });
+        let expired =
+            self.remote.clusters().into_iter().flatten().filter(|(cluster, (_, life))| {
+                *life == Liveness::Expired && summary.absent.contains(*cluster)
+            });
         let uid = owner.metadata.uid.clone().unwrap_or_default();
         let installed = self.local.installed.get(&(id.namespace.clone(), uid));
         let desired = PolicyStatus {
@@ -59,6 +63,7 @@ impl Translator<'_> {
             unsynced: self.unsynced(),
             network_policies: installed.map_or(0, BTreeMap::len),
             stale: stale.map(|(cluster, _)| cluster.to_string()).collect(),
+            expired: expired.map(|(cluster, _)| cluster.to_string()).collect(),
             summary,
         };
         let Some(status) = desired.status(owner) else { return Ok(()) };
