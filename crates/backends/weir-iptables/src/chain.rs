@@ -21,6 +21,7 @@ use crate::{
     chains_and_sets::{ALLOWED, PASSED},
     derived_set::EntryForm,
     name::{self, comment},
+    signposts::Place,
     skeleton::{allow, allowed, clear_marks, denied, marked_allowed, not_allowed, pass},
 };
 
@@ -37,10 +38,19 @@ pub(crate) struct ChainCompiler<'a> {
     pub(crate) family: IpFamily,
 }
 
-/// The start of the chains of all pods with the same rules, which is computed once per plan, and
-/// the target of their last rule.
-pub(crate) type SharedRules =
-    BTreeMap<(*const RuleSet, Direction, IpFamily), (Vec<IptablesRule>, IptablesTarget)>;
+/// The rules of pods that are computed once per plan.
+pub(crate) type SharedRules = BTreeMap<(*const RuleSet, Direction, IpFamily), ClassRules>;
+
+/// The rules of all pods with the same rules, in one direction and family.
+#[derive(Clone, Debug)]
+pub(crate) struct ClassRules {
+    /// The start of a pod's chain.
+    start: Vec<IptablesRule>,
+    /// The target of its last rule.
+    target: IptablesTarget,
+    /// The chains of the policies, in the order of evaluation.
+    places: Arc<[Place]>,
+}
 
 /// The tier of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +70,25 @@ impl ChainCompiler<'_> {
         pod: &PodId,
         rules: &Arc<RuleSet>,
         shared: &mut SharedRules,
-    ) -> Name {
+    ) -> (Name, Arc<[Place]>) {
         let chain = rules.chain(self.direction);
         let key = (Arc::as_ptr(rules), self.direction, self.family);
-        let (mut all, target) =
+        let ClassRules { start: mut all, target, places } =
             shared.entry(key).or_insert_with(|| self.add_shared_chains(chain)).clone();
         let comment = comment(&format!("{pod} {}", isolated_by(chain)));
         all.push(IptablesRule { target, comment, matches: Vec::new() });
         let name = name::pod_chain(pod, self.direction);
         self.planner.objects.put_chain(self.family, &name, all);
-        name
+        (name, places)
     }
 
-    /// Adds the chains of policies. Returns the rules of a pod's chain that lead to them, and the
-    /// target of its last rule.
-    fn add_shared_chains(&mut self, rules: &Chain) -> (Vec<IptablesRule>, IptablesTarget) {
-        let admin = self.add_policy_chains(&rules.admin, SectionTier::Admin);
+    /// Adds the chains of policies. Returns the rules that lead to them.
+    fn add_shared_chains(&mut self, rules: &Chain) -> ClassRules {
+        let mut places = self.add_policy_chains(&rules.admin, SectionTier::Admin);
         let mut all = Vec::new();
-        if !admin.is_empty() {
+        if places.iter().any(Option::is_some) {
             all.push(clear_marks(ALLOWED | PASSED));
-            for (at, chain) in admin.into_iter().enumerate() {
+            for (at, chain) in places.iter().flatten().cloned().enumerate() {
                 // Later admin policies do not apply to a packet that one of them passed.
                 let matches = if at == 0 { Vec::new() } else { vec![Match::Unmarked(PASSED)] };
                 all.push(IptablesRule::new(matches, IptablesTarget::Jump(chain)));
@@ -90,23 +99,25 @@ impl ChainCompiler<'_> {
         let target = match &rules.isolation {
             Some(sections) => {
                 let chain = self.add_isolation_chain(sections);
+                places.extend(sections.iter().map(|_| Some(chain.clone())));
                 all.push(IptablesRule::new([], IptablesTarget::Goto(chain)));
                 // No packet reaches the last rule, whose comment names the pod.
                 IptablesTarget::Goto(not_allowed(self.direction))
             }
             None => {
                 let baseline = self.add_policy_chains(&rules.baseline, SectionTier::Baseline);
-                if all.is_empty() && !baseline.is_empty() {
+                if all.is_empty() && baseline.iter().any(Option::is_some) {
                     all.push(clear_marks(ALLOWED));
                 }
-                for chain in baseline {
+                for chain in baseline.iter().flatten().cloned() {
                     all.push(IptablesRule::new([], IptablesTarget::Jump(chain)));
                     all.push(self.leave_if_allowed());
                 }
+                places.extend(baseline);
                 allowed(self.direction)
             }
         };
-        (all, target)
+        ClassRules { start: all, target, places: places.into() }
     }
 
     /// The rule for packets that an admin policy allowed.
@@ -139,8 +150,8 @@ impl ChainCompiler<'_> {
     }
 
     /// Adds one chain per policy. Policies without a rule for this family get none.
-    fn add_policy_chains(&mut self, sections: &[Arc<Section>], tier: SectionTier) -> Vec<Name> {
-        sections.iter().filter_map(|section| self.add_policy_chain(section, tier)).collect()
+    fn add_policy_chains(&mut self, sections: &[Arc<Section>], tier: SectionTier) -> Vec<Place> {
+        sections.iter().map(|section| self.add_policy_chain(section, tier)).collect()
     }
 
     /// Adds the chain of a policy, in which the first match decides. `None` if no rule can match in
@@ -247,7 +258,7 @@ impl ChainCompiler<'_> {
         target: &IptablesTarget,
     ) -> Vec<IptablesRule> {
         let Some(peers) = self.match_peers(&rule.peers, group) else { return Vec::new() };
-        let origin = comment(&format!("{} {}", policy_name(section), rule.origin));
+        let origin = comment(&format!("{} {}", policy_name(&section.policy), rule.origin));
         let with_ports = |ports: Option<Match>| {
             // Comparisons of addresses and ports are faster than set lookups.
             let (nets, sets): (Vec<_>, Vec<_>) =

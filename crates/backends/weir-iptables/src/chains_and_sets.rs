@@ -83,7 +83,7 @@ pub enum IpSetKind {
     Addresses,
     /// Addresses, each with a protocol and a port.
     Ports,
-    /// The address of a pod, a protocol and a port, and the address of a peer.
+    /// The address of a pod, a protocol and a port, and the address of a peer, with a comment.
     Grants,
     /// Networks.
     Blocks,
@@ -95,6 +95,8 @@ pub enum IpSetKind {
     Links,
     /// Numbers as addresses and ports, with comments. The guard uses it.
     Records,
+    /// Digests of policies as addresses, with comments. No rule uses it.
+    Policies,
     /// Addresses of IPVS services. The datapath reads them from the machine, not from a plan.
     Ipvs,
     /// The sources of reported packets. The rules add them, and they expire.
@@ -106,6 +108,12 @@ impl IpSetKind {
     /// datapath reads from the machine.
     pub(crate) fn is_planned(self) -> bool {
         !matches!(self, IpSetKind::Cut | IpSetKind::Ipvs | IpSetKind::Sources)
+    }
+
+    /// Whether entries have comments.
+    pub(crate) fn is_commented(self) -> bool {
+        use IpSetKind::{Grants, Isolated, Pods, Policies, Records};
+        matches!(self, Pods | Isolated | Grants | Records | Policies)
     }
 
     /// The default lifetime of an entry in seconds, with 0 for no end. `None` if no entry expires.

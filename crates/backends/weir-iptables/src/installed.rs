@@ -3,8 +3,7 @@ use std::collections::BTreeMap;
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    AcceptForwarded, ChainsAndSets, Entry, Hook, IpSet, IpSetKind, IptablesRule, name, skeleton,
-    text, wire,
+    AcceptForwarded, ChainsAndSets, Entry, Hook, IpSet, IptablesRule, name, skeleton, text, wire,
 };
 
 /// The chains and sets of weir or kube-router in the kernel.
@@ -69,7 +68,7 @@ impl InstalledSet {
             type_name: set.kind.type_name().to_owned(),
             family: wire::family_number(set.family),
             max: set.kind.max_entries(),
-            commented: is_commented(set.kind),
+            commented: set.kind.is_commented(),
             timed: set.kind.timeout().is_some(),
             size: 0,
             entries: set.entries.clone(),
@@ -83,14 +82,9 @@ impl InstalledSet {
             && self.type_name == desired.kind.type_name()
             && self.max == desired.kind.max_entries()
             && self.family == wire::family_number(desired.family)
-            && self.commented == is_commented(desired.kind)
+            && self.commented == desired.kind.is_commented()
             && self.timed == desired.kind.timeout().is_some()
     }
-}
-
-/// Whether the entries have comments.
-fn is_commented(kind: IpSetKind) -> bool {
-    matches!(kind, IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records)
 }
 
 impl Table {

@@ -54,7 +54,9 @@ mod order;
 mod plan;
 mod planner;
 mod pod_entries;
+mod policy_part;
 mod replan;
+mod signposts;
 mod skeleton;
 #[cfg(target_os = "linux")]
 mod superseded;
@@ -73,3 +75,4 @@ pub use installed::Installed;
 pub use kernel::Variant;
 pub use plan::{IptablesPlan, Script, Step};
 pub use planner::{Planner, render};
+pub use policy_part::{PolicyPart, render_policy};

@@ -4,6 +4,8 @@
 //! free word is a version. Ours contains the information that the others omit, and never the time:
 //! an unchanged object keeps its name.
 
+use std::net::IpAddr;
+
 use sha2::{Digest, Sha256};
 use weir_model::{Direction, IpFamily, Name, PodId, PolicyId};
 
@@ -41,13 +43,45 @@ pub(crate) fn pod_chain(pod: &PodId, direction: Direction) -> Name {
 
 /// The chain of a policy with this content.
 pub(crate) fn policy_chain(policy: &PolicyId, family: IpFamily, content: &str) -> Name {
-    let version = format!("/{}/{}/{content}", policy.namespace.len(), policy.kind);
+    let version = format!("{}/{content}", policy_version(policy));
     hashed(POLICY, &[&policy.namespace, &policy.name, &version, &family.to_string()])
 }
 
 /// The chain of several merged policies with this content.
 pub(crate) fn merged_chain(family: IpFamily, content: &str) -> Name {
     hashed(POLICY, &["/", content, &family.to_string()])
+}
+
+/// The signpost of a pod. Both families use the same name.
+pub(crate) fn pod_signpost(pod: &PodId) -> Name {
+    hashed(POD, &[&pod.namespace, &pod.name, &format!("/{}", pod.namespace.len())])
+}
+
+/// The signpost of a policy. Both families use the same name.
+pub(crate) fn policy_signpost(policy: &PolicyId) -> Name {
+    hashed(POLICY, &[&policy.namespace, &policy.name, &policy_version(policy)])
+}
+
+/// The signpost that lists policies.
+pub(crate) fn list_signpost(policies: &[&PolicyId]) -> Name {
+    let of = |policy: &&PolicyId| format!("{policy:?}");
+    let list = policies.iter().map(of).collect::<Vec<_>>().join("\n");
+    hashed(POLICY, &["/", &list, "/list"])
+}
+
+/// The digest of a policy as an address.
+pub(crate) fn policy_address(policy: &PolicyId) -> IpAddr {
+    let text = format!("{}{}{}", policy.namespace, policy.name, policy_version(policy));
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&Sha256::digest(text)[..16]);
+    // No machine has an address in 100::/8.
+    octets[0] = 1;
+    IpAddr::from(octets)
+}
+
+/// The words of a policy that its namespace and name leave out.
+fn policy_version(policy: &PolicyId) -> String {
+    format!("/{}/{}", policy.namespace.len(), policy.kind)
 }
 
 /// A branch of the tree that leads to the chains of pods.
@@ -90,14 +124,17 @@ pub(crate) fn is_our_set(name: &str) -> bool {
     bare.starts_with(SOURCES) || bare.starts_with(DESTINATIONS) || bare == "kube-router-local-pods"
 }
 
-/// Text for a comment: printable ASCII without quotes, cut at 120 bytes. Names in a cluster have no
-/// other characters.
+/// The maximum length of a comment on a rule or an entry in the kernel.
+pub(crate) const MAX_COMMENT: usize = 255;
+
+/// Text for a comment: printable ASCII without quotes, cut at the maximum length. Names in a cluster
+/// have no other characters.
 pub(crate) fn comment(text: &str) -> Name {
     let mut clean = String::new();
     for letter in text.chars() {
         let is_plain = matches!(letter, ' ' | '!' | '#'..='&' | '('..='[' | ']'..='~');
         let letter = if is_plain { letter } else { '.' };
-        if clean.len() + letter.len_utf8() > 120 {
+        if clean.len() + letter.len_utf8() > MAX_COMMENT {
             break;
         }
         clean.push(letter);

@@ -28,6 +28,8 @@ pub(crate) struct Objects {
     uses: Uses<ObjectId>,
     /// The sets of ordered rules, which admin policies have.
     ordered_sets: BTreeSet<Name>,
+    /// The chains that no packet enters.
+    signposts: BTreeSet<(IpFamily, Name)>,
     /// The changed chains with their previous rules, or `None` if they are new.
     chains: BTreeMap<(IpFamily, Name), Option<Vec<IptablesRule>>>,
     created: BTreeSet<Name>,
@@ -54,6 +56,21 @@ impl Objects {
             self.uses.track(ObjectId::Chain(family, name.clone()));
         }
         self.chains.entry(key).or_insert(old);
+    }
+
+    /// Sets the rules of a signpost, which needs no references. Without rules, it is removed.
+    pub(crate) fn put_signpost(&mut self, family: IpFamily, name: &Name, rules: Vec<IptablesRule>) {
+        let object = ObjectId::Chain(family, name.clone());
+        let is_new = !self.desired.chains.contains_key(&(family, name.clone()));
+        if rules.is_empty() {
+            self.uses.release(&object);
+            return;
+        }
+        if is_new {
+            self.uses.add(object);
+            self.signposts.insert((family, name.clone()));
+        }
+        self.put_chain(family, name, rules);
     }
 
     /// Adds a set, unless it exists.
@@ -173,9 +190,12 @@ impl Objects {
         }
         let touched = std::mem::take(&mut self.chains);
         for family in IpFamily::BOTH {
-            let mut script = Script::new(family);
-            for ((_, name), before) in touched.iter().filter(|((of, _), _)| *of == family) {
-                match (before, self.desired.chains.get(&(family, name.clone()))) {
+            let (mut script, mut signposts) = (Script::new(family), Script::new(family));
+            for (key, before) in touched.iter().filter(|((of, _), _)| *of == family) {
+                let script =
+                    if self.signposts.contains(key) { &mut signposts } else { &mut script };
+                let (now, name) = (self.desired.chains.get(key), &key.1);
+                match (before, now) {
                     (Some(_), None) => script.gone.push(name.clone()),
                     (before, Some(now)) if before.as_ref() != Some(now) => {
                         script.chains.insert(name.clone(), now.clone());
@@ -184,7 +204,12 @@ impl Objects {
                 }
             }
             draft.scripts.push(script);
+            draft.signposts.push(signposts);
         }
+        let desired = &self.desired.chains;
+        touched.keys().filter(|key| !desired.contains_key(*key)).for_each(|key| {
+            self.signposts.remove(key);
+        });
         let chains = || vec![self.before(&touched), self.desired.chains.clone()];
         let order = EvaluationOrder { ordered_sets: &self.ordered_sets, chains: &chains };
         let moving = order.unorderable(&draft);

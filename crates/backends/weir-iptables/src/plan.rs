@@ -81,11 +81,14 @@ pub(crate) struct Draft {
     pub(crate) added: Vec<(Name, IpSetKind, Entries)>,
     pub(crate) removed: Vec<(Name, IpSetKind, Vec<Entry>)>,
     pub(crate) scripts: Vec<Script>,
+    /// Changes to chains that no packet enters.
+    pub(crate) signposts: Vec<Script>,
     pub(crate) destroyed: Vec<Name>,
 }
 
 impl Draft {
-    pub(crate) fn plan(self, order: &EvaluationOrder<'_>) -> IptablesPlan {
+    pub(crate) fn plan(mut self, order: &EvaluationOrder<'_>) -> IptablesPlan {
+        self.join_signposts();
         let is_isolated = |kind: IpSetKind| kind == IpSetKind::Isolated;
         let (newly_isolated, opening): (Vec<_>, Vec<_>) =
             self.added.into_iter().partition(|(_, kind, _)| is_isolated(*kind));
@@ -117,8 +120,23 @@ impl Draft {
             steps.remove(0);
         }
         _ = steps.pop_if(|step| *step == Step::WaitForPackets);
+        let signposts = self.signposts.into_iter().map(Step::Restore);
+        steps.extend(signposts.filter(Step::is_work));
         steps.extend(self.destroyed.into_iter().map(Step::Destroy));
         IptablesPlan { steps }
+    }
+
+    /// Joins the signposts of a family with its other rules. Without others, they stay separate:
+    /// packets do not have to wait for them.
+    fn join_signposts(&mut self) {
+        for signposts in &mut self.signposts {
+            let mut scripts = self.scripts.iter_mut();
+            let script = scripts.find(|one| one.family == signposts.family && !one.is_empty());
+            if let Some(script) = script {
+                script.chains.append(&mut signposts.chains);
+                script.gone.append(&mut signposts.gone);
+            }
+        }
     }
 }
 

@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use weir_datapath::{Dependents, Mode, Planner as _};
@@ -14,7 +17,9 @@ use crate::{
     name,
     objects::Objects,
     pod_entries::{self, PodEntries},
-    replan, skeleton,
+    replan,
+    signposts::{PodSignposts, Signposts},
+    skeleton,
 };
 
 /// Turns deltas of the compiled rules into plans.
@@ -35,6 +40,7 @@ pub struct Planner {
     /// The kernel sets that are derived from program sets.
     derived_sets: BTreeMap<Name, DerivedSet>,
     dependents: Dependents,
+    pub(crate) signposts: Signposts,
     /// The number of ports up to which a peer and each of its ports are entries of one set.
     pub(crate) max_paired_ports: usize,
 }
@@ -92,6 +98,7 @@ impl Planner {
             has_terminated: false,
             derived_sets: BTreeMap::new(),
             dependents: Dependents::default(),
+            signposts: Signposts::default(),
             max_paired_ports: MAX_PAIRED_PORTS,
         };
         skeleton::add(&mut planner.objects, mode);
@@ -111,6 +118,11 @@ impl Planner {
     /// The desired chains and sets.
     pub fn desired(&self) -> &ChainsAndSets {
         &self.objects.desired
+    }
+
+    /// The chain of a pod's address.
+    pub(crate) fn pod_chain(&self, direction: Direction, address: IpAddr) -> Option<&Name> {
+        self.pod_chains.get(&(direction, IpFamily::from(address)))?.get(&address)
     }
 
     /// Adds the rules that drop replies of terminated connections.
@@ -148,11 +160,13 @@ impl Planner {
     /// ones stay.
     fn move_pods(&mut self, program: &Program, touched: &BTreeSet<PodId>) {
         let (mut entries, mut pod_chains) = (BTreeSet::new(), BTreeSet::new());
+        let mut signposts: Vec<PodSignposts> = Vec::new();
         for id in touched {
             let Some(old) = self.pods.remove(id) else { continue };
             self.dependents.remove_pod(id, &old.depends_on);
             entries.extend(old.entries.into_keys());
             pod_chains.extend(old.chains.into_keys());
+            signposts.push(old.signposts);
         }
         let mut turned = BTreeSet::new();
         let mut shared = SharedRules::new();
@@ -174,6 +188,8 @@ impl Planner {
             self.pods.insert(id.clone(), pod_entries);
         }
         entries.iter().for_each(|(set, entry)| self.objects.remove_entry(set, entry));
+        signposts.iter().for_each(|old| self.signposts.remove(old));
+        self.signposts.flush(&mut self.objects);
         for (direction, address) in pod_chains {
             let root = (direction, IpFamily::from(address));
             if let Some(pods) = self.pod_chains.get_mut(&root) {

@@ -5,13 +5,14 @@ use std::{
     net::IpAddr,
 };
 
-use weir_datapath::{Granted, isolated_by};
+use weir_datapath::{Granted, isolated_by, policy_names};
 use weir_model::{Direction, Endpoint, IpFamily, Name, PodId, Program, SetId};
 
 use crate::{
     Entry, Planner,
     chain::{ChainCompiler, SharedRules},
     name::comment,
+    signposts::{PodDirection, PodSignposts},
     skeleton,
 };
 
@@ -24,6 +25,8 @@ pub(crate) struct PodEntries {
     pub(crate) chains: BTreeMap<(Direction, IpAddr), Name>,
     /// The program sets that these depend on.
     pub(crate) depends_on: BTreeSet<SetId>,
+    /// Its part in the signposts.
+    pub(crate) signposts: PodSignposts,
 }
 
 /// Computes the entries of a pod, and adds its chains.
@@ -35,7 +38,6 @@ pub(crate) fn compute(
     shared: &mut SharedRules,
 ) -> PodEntries {
     let mut pod_entries = PodEntries::default();
-    let none = Name::from("");
     let pod_comment = comment(&id.to_string());
     for &address in &endpoint.addresses {
         let set = skeleton::local(IpFamily::from(address));
@@ -43,12 +45,16 @@ pub(crate) fn compute(
     }
     for direction in Direction::BOTH {
         let rules = endpoint.rules.chain(direction);
+        let of = PodDirection { pod: id, rules: &endpoint.rules, direction };
         if rules.is_open() {
+            for &address in &endpoint.addresses {
+                planner.signposts.add(&mut pod_entries.signposts, &of, address, None);
+            }
             continue;
         }
         let granted = Granted::from_chain(rules);
         pod_entries.depends_on.extend(granted.iter().flat_map(|granted| granted.sets()).cloned());
-        let granted = granted.and_then(|granted| granted.list(program));
+        let granted = granted.and_then(|granted| granted.by_policies(program));
         let why = comment(&format!("{id} {}", isolated_by(rules)));
         for &address in &endpoint.addresses {
             let family = IpFamily::from(address);
@@ -56,16 +62,23 @@ pub(crate) fn compute(
             pod_entries.entries.insert((set, Entry::Address(address)), why.clone());
             let Some(granted) = &granted else {
                 let mut compiler = ChainCompiler { planner, program, direction, family };
-                let chain = compiler.add_pod_chain(id, &endpoint.rules, shared);
+                let (chain, places) = compiler.add_pod_chain(id, &endpoint.rules, shared);
+                let there = Some((&chain, &*places));
+                planner.signposts.add(&mut pod_entries.signposts, &of, address, there);
                 pod_entries.chains.insert((direction, address), chain);
                 continue;
             };
             let ours = |peer: &IpAddr| IpFamily::from(*peer) == family && !peer.is_unspecified();
-            for &(peer, protocol, port) in granted.iter().filter(|(peer, ..)| ours(peer)) {
-                let entry = Entry::Grant(address, protocol, port, peer);
-                let set = skeleton::grants(direction, family);
-                pod_entries.entries.insert((set, entry), none.clone());
+            for (&(peer, protocol, port), policies) in granted {
+                if ours(&peer) {
+                    let entry = Entry::Grant(address, protocol, port, peer);
+                    let set = skeleton::grants(direction, family);
+                    let why =
+                        comment(&format!("{id} by {}", policy_names(policies.iter().copied())));
+                    pod_entries.entries.insert((set, entry), why);
+                }
             }
+            planner.signposts.add(&mut pod_entries.signposts, &of, address, None);
         }
     }
     pod_entries

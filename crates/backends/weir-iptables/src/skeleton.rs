@@ -28,6 +28,10 @@ use crate::{
 
 /// Adds them.
 pub(crate) fn add(objects: &mut Objects, mode: Mode) {
+    let policies_set =
+        IpSet { kind: IpSetKind::Policies, family: IpFamily::V6, entries: BTreeMap::new() };
+    objects.add_set(&policies(), policies_set);
+    objects.pin(ObjectId::Set(policies()));
     for family in IpFamily::BOTH {
         sets(objects, family);
         chains(objects, family, mode);
@@ -201,6 +205,11 @@ pub(crate) fn cut(family: IpFamily) -> [Name; 2] {
 /// The set of addresses of IPVS services.
 pub(crate) fn ipvs(family: IpFamily) -> Name {
     in_family(family, &format!("{DESTINATIONS}IPVS"))
+}
+
+/// The set that names all policies of the node. Only an IPv6 address has enough bits for a digest.
+pub(crate) fn policies() -> Name {
+    in_family(IpFamily::V6, &format!("{DESTINATIONS}POLICIES"))
 }
 
 /// The set of the sources of reported packets.

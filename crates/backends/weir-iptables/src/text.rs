@@ -186,6 +186,7 @@ impl IpSetKind {
             | IpSetKind::Isolated
             | IpSetKind::Addresses
             | IpSetKind::Ipvs
+            | IpSetKind::Policies
             | IpSetKind::Sources => "hash:ip",
             IpSetKind::Ports | IpSetKind::Records => "hash:ip,port",
             IpSetKind::Links => "hash:net,iface",
@@ -226,10 +227,10 @@ pub(crate) fn create(name: &str, kind: IpSetKind, family: IpFamily) -> String {
         IpFamily::V4 => "inet",
         IpFamily::V6 => "inet6",
     };
-    let rest = match (kind, kind.timeout()) {
-        (IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records, _) => " comment".to_owned(),
-        (_, Some(seconds)) => format!(" timeout {seconds}"),
-        _ => String::new(),
+    let rest = match kind.timeout() {
+        _ if kind.is_commented() => " comment".to_owned(),
+        Some(seconds) => format!(" timeout {seconds}"),
+        None => String::new(),
     };
     let (type_name, max) = (kind.type_name(), kind.max_entries());
     format!("create {name} {type_name} family {inet} maxelem {max}{rest}")

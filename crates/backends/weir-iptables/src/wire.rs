@@ -91,6 +91,7 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
         | IpSetKind::Isolated
         | IpSetKind::Addresses
         | IpSetKind::Ipvs
+        | IpSetKind::Policies
         | IpSetKind::Sources => 4,
         IpSetKind::Ports | IpSetKind::Grants | IpSetKind::Cut => 5,
         IpSetKind::Links | IpSetKind::Records => 5,
@@ -106,14 +107,8 @@ pub(crate) fn write_set(body: &mut Body<'_>, name: &str, kind: IpSetKind, family
             if let Some(seconds) = kind.timeout() {
                 data.be_u32(IPSET_ATTR_TIMEOUT | NLA_F_NET_BYTEORDER, seconds);
             }
-            match kind {
-                IpSetKind::Pods | IpSetKind::Isolated | IpSetKind::Records => {
-                    _ = data.be_u32(
-                        IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER,
-                        IPSET_FLAG_WITH_COMMENT,
-                    )
-                }
-                _ => (),
+            if kind.is_commented() {
+                data.be_u32(IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_WITH_COMMENT);
             }
         });
 }

@@ -40,22 +40,23 @@ fn without_policies_the_ruleset_is_the_skeleton() {
         expect![[r##"
             # ipset save
             create KUBE-DST-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
-            create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+            create KUBE-DST-GRANTS hash:ip,port,ip family inet maxelem 4294967295 comment
             create KUBE-DST-IPVS hash:ip family inet maxelem 4294967295
             create KUBE-DST-ISOLATED hash:ip family inet maxelem 4294967295 comment
             create KUBE-DST-LOCAL hash:ip family inet maxelem 4294967295 comment
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/web"
             create KUBE-SRC-CUT hash:ip,port,ip family inet maxelem 4294967295 timeout 0
-            create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295
+            create KUBE-SRC-GRANTS hash:ip,port,ip family inet maxelem 4294967295 comment
             create KUBE-SRC-ISOLATED hash:ip family inet maxelem 4294967295 comment
             create KUBE-SRC-REPORTED hash:ip family inet maxelem 16384 timeout 10
             create inet6:KUBE-DST-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
-            create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+            create inet6:KUBE-DST-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-DST-IPVS hash:ip family inet6 maxelem 4294967295
             create inet6:KUBE-DST-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-DST-LOCAL hash:ip family inet6 maxelem 4294967295 comment
+            create inet6:KUBE-DST-POLICIES hash:ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-SRC-CUT hash:ip,port,ip family inet6 maxelem 4294967295 timeout 0
-            create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295
+            create inet6:KUBE-SRC-GRANTS hash:ip,port,ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-SRC-ISOLATED hash:ip family inet6 maxelem 4294967295 comment
             create inet6:KUBE-SRC-REPORTED hash:ip family inet6 maxelem 16384 timeout 10
 
@@ -77,6 +78,7 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             :KUBE-NWPLCY-ISOLATED-INGRESS - [0:0]
             :KUBE-NWPLCY-PASS - [0:0]
             :KUBE-NWPLCY-TAIL - [0:0]
+            :KUBE-POD-FW-3HTXO5MY7KROGIVV - [0:0]
             :KUBE-POD-FW-EGRESS - [0:0]
             :KUBE-POD-FW-INGRESS - [0:0]
             :KUBE-ROUTER-FORWARD - [0:0]
@@ -120,6 +122,8 @@ fn without_policies_the_ruleset_is_the_skeleton() {
             -A KUBE-NWPLCY-PASS -j MARK --set-xmark 0x20000/0x20000
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-POD-FW-3HTXO5MY7KROGIVV -d 10.0.0.1/32 -m comment --comment "shop/web ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-3HTXO5MY7KROGIVV -s 10.0.0.1/32 -m comment --comment "shop/web egress: not isolated" -j RETURN
             -A KUBE-POD-FW-EGRESS -g KUBE-NWPLCY-EGRESS
             -A KUBE-POD-FW-INGRESS -g KUBE-NWPLCY-INGRESS
             -A KUBE-ROUTER-FORWARD -g KUBE-NWPLCY-COMMON
@@ -220,17 +224,21 @@ policies:
     ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 5432}, {protocol: SCTP, port: 7}]}]",
         expect![[r##"
             # ipset save
-            add KUBE-DST-GRANTS 10.0.0.1,tcp:5432,10.0.0.2
-            add KUBE-DST-GRANTS 10.0.0.1,sctp:7,10.0.0.2
+            add KUBE-DST-GRANTS 10.0.0.1,tcp:5432,10.0.0.2 comment "shop/db by shop/lock"
+            add KUBE-DST-GRANTS 10.0.0.1,sctp:7,10.0.0.2 comment "shop/db by shop/lock"
             add KUBE-DST-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/lock"
             add KUBE-DST-LOCAL 10.0.0.1 comment "shop/db"
             add KUBE-DST-LOCAL 10.0.0.2 comment "shop/api"
-            add inet6:KUBE-DST-GRANTS fd00::1,tcp:5432,fd00::2
-            add inet6:KUBE-DST-GRANTS fd00::1,sctp:7,fd00::2
+            add inet6:KUBE-DST-GRANTS fd00::1,tcp:5432,fd00::2 comment "shop/db by shop/lock"
+            add inet6:KUBE-DST-GRANTS fd00::1,sctp:7,fd00::2 comment "shop/db by shop/lock"
             add inet6:KUBE-DST-ISOLATED fd00::1 comment "shop/db isolated by shop/lock"
             add inet6:KUBE-DST-LOCAL fd00::1 comment "shop/db"
             add inet6:KUBE-DST-LOCAL fd00::2 comment "shop/api"
+            add inet6:KUBE-DST-POLICIES 1fa:6ace:bf60:b28f:a8ca:8186:2d8d:a6ae comment "shop/lock KUBE-NWPLCY-VP5GVTV7MCZI7KGK"
             # iptables-save -t filter
+            :KUBE-NWPLCY-VP5GVTV7MCZI7KGK - [0:0]
+            :KUBE-POD-FW-225TUVKFXO7HEXDH - [0:0]
+            :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
@@ -245,12 +253,20 @@ policies:
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-NWPLCY-VP5GVTV7MCZI7KGK -m comment --comment "shop/lock ingress: KUBE-DST-GRANTS" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -d 10.0.0.2/32 -m comment --comment "shop/api ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -s 10.0.0.2/32 -m comment --comment "shop/api egress: not isolated" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d 10.0.0.1/32 -m comment --comment "shop/db ingress: KUBE-DST-GRANTS, isolated by shop/lock" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s 10.0.0.1/32 -m comment --comment "shop/db egress: not isolated" -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-ROUTER-OUTPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -g KUBE-NWPLCY-COMMON
             -A KUBE-ROUTER-OUTPUT -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -m addrtype ! --src-type LOCAL -g KUBE-NWPLCY-COMMON
             # ip6tables-save -t filter
+            :KUBE-NWPLCY-VP5GVTV7MCZI7KGK - [0:0]
+            :KUBE-POD-FW-225TUVKFXO7HEXDH - [0:0]
+            :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             -A KUBE-NWPLCY-COMMON -s fd00::/112 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d fd00::/112 -g KUBE-NWPLCY-INGRESS
             -A KUBE-NWPLCY-COMMON -d ff00::/8 -g KUBE-NWPLCY-GROUP
@@ -266,6 +282,11 @@ policies:
             -A KUBE-NWPLCY-NEIGHBOURS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d fd00::/112 -m set --match-set inet6:KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-NWPLCY-VP5GVTV7MCZI7KGK -m comment --comment "shop/lock ingress: inet6:KUBE-DST-GRANTS" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -d fd00::2/128 -m comment --comment "shop/api ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -s fd00::2/128 -m comment --comment "shop/api egress: not isolated" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d fd00::1/128 -m comment --comment "shop/db ingress: inet6:KUBE-DST-GRANTS, isolated by shop/lock" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s fd00::1/128 -m comment --comment "shop/db egress: not isolated" -j RETURN
             -A KUBE-ROUTER-INPUT -s fd00::/112 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 133 -m hl --hl-eq 255 -j RETURN
             -A KUBE-ROUTER-INPUT -s fd00::/112 -p ipv6-icmp -m icmp6 --icmpv6-type 134 -m hl --hl-eq 255 -j RETURN
@@ -313,10 +334,16 @@ policies:
             create KUBE-SRC-DBAMONH7DG2DDNBN hash:ip family inet maxelem 4294967295
             add KUBE-SRC-DBAMONH7DG2DDNBN 10.0.0.2
             add KUBE-SRC-ISOLATED 10.0.0.1 comment "shop/db isolated by shop/blocks"
+            add inet6:KUBE-DST-POLICIES 141:5e0:a57:3593:675a:ba34:186f:7f67 comment "shop/blocks KUBE-NWPLCY-WVAQLYAKK42ZGZ22"
+            add inet6:KUBE-DST-POLICIES 190:ed99:1b6:b927:e838:ca7b:9fd8:c7aa comment "shop/pods KUBE-NWPLCY-PSIO3GIBW24SP2BY"
             # iptables-save -t filter
             :KUBE-NWPLCY-33TF7JKRDAF7TUEO - [0:0]
             :KUBE-NWPLCY-PS2EGOIVJDM3R6F6 - [0:0]
+            :KUBE-NWPLCY-PSIO3GIBW24SP2BY - [0:0]
+            :KUBE-NWPLCY-WVAQLYAKK42ZGZ22 - [0:0]
+            :KUBE-POD-FW-225TUVKFXO7HEXDH - [0:0]
             :KUBE-POD-FW-2RI25T3Q76IA5TZQ - [0:0]
+            :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -p udp -m udp --dport 53 -m comment --comment "shop/blocks egress[0].to[0]" -g KUBE-NWPLCY-DEFAULT
             -A KUBE-NWPLCY-33TF7JKRDAF7TUEO -g KUBE-NWPLCY-ISOLATED-EGRESS
@@ -335,10 +362,17 @@ policies:
             -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -p tcp -m multiport --dports 80,443,8000:8100 -m set --match-set KUBE-SRC-3XTHO7MZH7PKKCYE src -m comment --comment "shop/blocks ingress[0].from[0]" -j RETURN
             -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -m set --match-set KUBE-SRC-DBAMONH7DG2DDNBN src -m comment --comment "shop/pods ingress[0].from[0]" -j RETURN
             -A KUBE-NWPLCY-PS2EGOIVJDM3R6F6 -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-PSIO3GIBW24SP2BY -m comment --comment "shop/pods ingress: KUBE-NWPLCY-PS2EGOIVJDM3R6F6" -j RETURN
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-NWPLCY-WVAQLYAKK42ZGZ22 -m comment --comment "shop/blocks egress: KUBE-NWPLCY-33TF7JKRDAF7TUEO" -j RETURN
+            -A KUBE-NWPLCY-WVAQLYAKK42ZGZ22 -m comment --comment "shop/blocks ingress: KUBE-NWPLCY-PS2EGOIVJDM3R6F6" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -d 10.0.0.2/32 -m comment --comment "shop/api ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-225TUVKFXO7HEXDH -s 10.0.0.2/32 -m comment --comment "shop/api egress: not isolated" -j RETURN
             -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -g KUBE-NWPLCY-33TF7JKRDAF7TUEO
             -A KUBE-POD-FW-2RI25T3Q76IA5TZQ -m comment --comment "shop/db isolated by shop/blocks" -g KUBE-NWPLCY-ISOLATED-EGRESS
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d 10.0.0.1/32 -m comment --comment "shop/db ingress: KUBE-POD-FW-PQS4CPMQ3AQ6OESX, isolated by shop/blocks, shop/pods" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s 10.0.0.1/32 -m comment --comment "shop/db egress: KUBE-POD-FW-2RI25T3Q76IA5TZQ, isolated by shop/blocks" -j RETURN
             -A KUBE-POD-FW-EGRESS -s 10.0.0.1/32 -g KUBE-POD-FW-2RI25T3Q76IA5TZQ
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-PS2EGOIVJDM3R6F6
@@ -393,9 +427,14 @@ policies:
             create KUBE-SRC-XEMJIR3AAL4GZUFV hash:ip family inet maxelem 4294967295
             add KUBE-SRC-XEMJIR3AAL4GZUFV 10.0.0.3
             create KUBE-SRC-YMVBNEL6DMWUZWJ5 hash:ip family inet maxelem 4294967295
+            add inet6:KUBE-DST-POLICIES 1ba:b4b6:8254:fb5b:c159:1698:d148:56ef comment "shop/many KUBE-NWPLCY-WO5LJNUCKT5VXQKZ"
             # iptables-save -t filter
             :KUBE-NWPLCY-2PJHHICQMXVL6BB4 - [0:0]
+            :KUBE-NWPLCY-WO5LJNUCKT5VXQKZ - [0:0]
+            :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
+            :KUBE-POD-FW-RWXNZ45LOKR6QY2T - [0:0]
+            :KUBE-POD-FW-U5R3RG2VGHPNRMH4 - [0:0]
             -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -j RETURN
             -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -j RETURN
             -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -j RETURN
@@ -417,9 +456,16 @@ policies:
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-NWPLCY-WO5LJNUCKT5VXQKZ -m comment --comment "shop/many ingress: KUBE-NWPLCY-2PJHHICQMXVL6BB4" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d 10.0.0.1/32 -m comment --comment "shop/db ingress: KUBE-POD-FW-PQS4CPMQ3AQ6OESX, isolated by shop/many" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s 10.0.0.1/32 -m comment --comment "shop/db egress: not isolated" -j RETURN
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-2PJHHICQMXVL6BB4
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/many" -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -d 10.0.0.2/32 -m comment --comment "shop/a ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -s 10.0.0.2/32 -m comment --comment "shop/a egress: not isolated" -j RETURN
+            -A KUBE-POD-FW-U5R3RG2VGHPNRMH4 -d 10.0.0.3/32 -m comment --comment "shop/b ingress: not isolated" -j RETURN
+            -A KUBE-POD-FW-U5R3RG2VGHPNRMH4 -s 10.0.0.3/32 -m comment --comment "shop/b egress: not isolated" -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
@@ -479,12 +525,21 @@ adminPolicies:
             create KUBE-SRC-V7FDCYSX3IKDBHZX hash:ip family inet maxelem 4294967295
             add KUBE-SRC-V7FDCYSX3IKDBHZX 10.0.0.1
             add KUBE-SRC-V7FDCYSX3IKDBHZX 10.0.0.2
+            add inet6:KUBE-DST-POLICIES 10b:ad9c:58b0:d2f7:8d8:1afc:90a9:d7 comment "first KUBE-NWPLCY-HEF23HCYWDJPOCGY"
+            add inet6:KUBE-DST-POLICIES 195:c22d:5ba8:5c95:6500:11f9:1c08:c228 comment "default KUBE-NWPLCY-7KK4ELK3VBOJKZIA"
+            add inet6:KUBE-DST-POLICIES 1c0:20:fa4c:6f9a:fca1:2295:e005:68a4 comment "second KUBE-NWPLCY-VXAAAIH2JRXZV7FB"
             # iptables-save -t filter
+            :KUBE-NWPLCY-7KK4ELK3VBOJKZIA - [0:0]
             :KUBE-NWPLCY-AWVQQJN5TU6WEVQC - [0:0]
+            :KUBE-NWPLCY-HEF23HCYWDJPOCGY - [0:0]
             :KUBE-NWPLCY-HTXOKGDSKCLOAALU - [0:0]
             :KUBE-NWPLCY-NMWVKV4NH72B7PB2 - [0:0]
+            :KUBE-NWPLCY-VXAAAIH2JRXZV7FB - [0:0]
+            :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             :KUBE-POD-FW-QMGFJDRLKKCIEIQ5 - [0:0]
+            :KUBE-POD-FW-RWXNZ45LOKR6QY2T - [0:0]
+            -A KUBE-NWPLCY-7KK4ELK3VBOJKZIA -m comment --comment "default ingress: KUBE-NWPLCY-NMWVKV4NH72B7PB2" -j RETURN
             -A KUBE-NWPLCY-AWVQQJN5TU6WEVQC -m set --match-set KUBE-SRC-ICYLGIZZGCMT7ZEB src -m comment --comment "second ingress[0].from[0]" -g KUBE-NWPLCY-ALLOW
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
@@ -498,12 +553,16 @@ adminPolicies:
             -A KUBE-NWPLCY-GROUPS -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -d 255.255.255.255/32 -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
+            -A KUBE-NWPLCY-HEF23HCYWDJPOCGY -m comment --comment "first ingress: KUBE-NWPLCY-HTXOKGDSKCLOAALU" -j RETURN
             -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -m set --match-set KUBE-SRC-RRXZW3GVRWUD2UVY src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-PASS
             -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -m set --match-set KUBE-SRC-6UI4QKU3GH3O2XJX src -m comment --comment "first ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-HTXOKGDSKCLOAALU -p tcp -m tcp --dport 22 -m set --match-set KUBE-SRC-D4Y4PSDHD5CUO5A2 src -m comment --comment "first ingress[1].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-NMWVKV4NH72B7PB2 -m set --match-set KUBE-SRC-V7FDCYSX3IKDBHZX src -m comment --comment "default ingress[0].from[0]" -g KUBE-NWPLCY-DENIED-INGRESS
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
+            -A KUBE-NWPLCY-VXAAAIH2JRXZV7FB -m comment --comment "second ingress: KUBE-NWPLCY-AWVQQJN5TU6WEVQC" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d 10.0.0.1/32 -m comment --comment "shop/db ingress: KUBE-POD-FW-PQS4CPMQ3AQ6OESX, isolated by first, second, default" -j RETURN
+            -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s 10.0.0.1/32 -m comment --comment "shop/db egress: not isolated" -j RETURN
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
             -A KUBE-POD-FW-INGRESS -d 10.0.0.2/32 -g KUBE-POD-FW-QMGFJDRLKKCIEIQ5
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -j MARK --set-xmark 0x0/0x30000
@@ -519,6 +578,8 @@ adminPolicies:
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -j KUBE-NWPLCY-NMWVKV4NH72B7PB2
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m mark --mark 0x10000/0x10000 -g KUBE-NWPLCY-ALLOWED-INGRESS
             -A KUBE-POD-FW-QMGFJDRLKKCIEIQ5 -m comment --comment "shop/a isolated by default" -j RETURN
+            -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -d 10.0.0.2/32 -m comment --comment "shop/a ingress: KUBE-POD-FW-QMGFJDRLKKCIEIQ5, isolated by default" -j RETURN
+            -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -s 10.0.0.2/32 -m comment --comment "shop/a egress: not isolated" -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -m set --match-set KUBE-DST-IPVS dst -j RETURN
             -A KUBE-ROUTER-INPUT -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS

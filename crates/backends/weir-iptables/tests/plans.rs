@@ -85,7 +85,7 @@ fn a_policy_change_touches_only_its_chains() {
     for step in &plan.steps {
         let Step::Restore(script) = step else { panic!("{plan}") };
         assert!(script.jumps.is_empty(), "{plan}");
-        assert_eq!((script.chains.len(), script.gone.len()), (2, 1), "{plan}");
+        assert_eq!((script.chains.len(), script.gone.len()), (3, 1), "with its signpost:\n{plan}");
         assert!(script.chains.keys().all(|name| is_about(after, name, "shop/web")), "{plan}");
         assert!(script.gone.iter().all(|name| is_about(&before, name, "shop/web")), "{plan}");
     }

@@ -9,7 +9,7 @@ use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
 use weir_hcn::Acls;
 use weir_kube::ClusterKinds;
-use weir_model::{Flow, Name, Program, Verdict};
+use weir_model::{Flow, Name, PolicyId, Program, Verdict};
 use weir_reach::ReachState;
 
 use crate::{
@@ -64,7 +64,13 @@ pub(crate) struct Rendering {
     pub(crate) syntax: &'static str,
     /// Whether `-n` restricts the output.
     pub(crate) unit: Unit,
+    /// Renders the part that comes from a policy, which is `None` if the policy selects no pod.
+    /// `None` if the datapath cannot show the part.
+    pub(crate) policy: Option<RenderPolicy>,
 }
+
+/// Renders the part of a program that comes from a policy.
+pub(crate) type RenderPolicy = fn(&Program, &PolicyId) -> Option<String>;
 
 /// The unit that rules are printed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -142,6 +148,7 @@ impl DatapathKind {
                     formats: &[Format::Text, Format::Json, Format::Yaml],
                     syntax: "as text, JSON or YAML",
                     unit: Unit::Pod,
+                    policy: None,
                 },
                 testing: Testing::InMemory(compiled),
                 live: LiveComparison::Unsupported {
@@ -159,6 +166,7 @@ impl DatapathKind {
                     formats: &[Format::Text],
                     syntax: "in nft syntax",
                     unit: Unit::Node,
+                    policy: None,
                 },
                 testing: Testing::InKernel(platform::NFTABLES),
                 live: platform::NFTABLES.live,
@@ -173,6 +181,10 @@ impl DatapathKind {
                     formats: &[Format::Text],
                     syntax: "in the format of ipset save and iptables-save",
                     unit: Unit::Node,
+                    policy: Some(|program, policy| {
+                        let part = weir_iptables::render_policy(program, policy);
+                        part.map(|part| part.to_string())
+                    }),
                 },
                 testing: Testing::InKernel(platform::IPTABLES),
                 live: platform::IPTABLES.live,
@@ -187,6 +199,7 @@ impl DatapathKind {
                     formats: &[Format::Text, Format::Json, Format::Yaml],
                     syntax: "as text, JSON or YAML",
                     unit: Unit::Node,
+                    policy: None,
                 },
                 testing: Testing::InMemory(acls),
                 live: platform::HCN_LIVE,
@@ -202,6 +215,7 @@ impl DatapathKind {
                     formats: &[Format::Text, Format::Json, Format::Yaml],
                     syntax: "as files, JSON or YAML",
                     unit: Unit::Node,
+                    policy: None,
                 },
                 testing: Testing::InMemory(opflex::probe),
                 live: LiveComparison::Unsupported {

@@ -2,8 +2,9 @@ use std::{cell::OnceCell, collections::BTreeSet, env, io::Write};
 
 use clap::Args;
 use serde::Serialize;
+use weir_datapath::policy_name;
 use weir_engine::Locality;
-use weir_model::World;
+use weir_model::{PolicyId, World};
 
 use crate::{
     clusters::ClustersArgs,
@@ -36,6 +37,9 @@ use crate::{
 /// `opflex`: the `.netpol` files, each after its name. JSON and YAML also contain the HostprotPols,
 /// the HostprotRemoteIpContainers, and the security groups that each pod's endpoint must list.
 ///
+/// With `--policy` and `iptables`: only the chains, rules and entries that come from one policy. If
+/// several policies share a chain or a set, it is printed completely.
+///
 /// With `--cluster`: the NetworkPolicies that the controller clusterset writes for each
 /// ClusterSetNetworkPolicy. In their names, the name of the policy stands for its uid.
 ///
@@ -45,7 +49,7 @@ use crate::{
 /// otherwise. A difference is normal right after a change, until the agent has applied it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath iptables --policy shop/db\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
 )]
 pub(crate) struct RenderCommand {
     #[command(flatten)]
@@ -59,6 +63,9 @@ pub(crate) struct RenderCommand {
     /// The node to print the rules of [default: all nodes; with --live, NODE_NAME]
     #[arg(long, value_name = "NAME", conflicts_with = "clusters")]
     node: Option<String>,
+    /// Print only the rules that come from this policy, for iptables
+    #[arg(long, value_name = "[NAMESPACE/]NAME", conflicts_with_all = ["clusters", "live"])]
+    policy: Option<String>,
     /// Compare with the rules that are installed on this machine
     #[arg(long, conflicts_with = "clusters")]
     live: bool,
@@ -106,11 +113,53 @@ impl RenderCommand {
             output: self.output,
             program: OnceCell::new(),
         };
-        (rendering.write)(&rendered, out)?;
+        match &self.policy {
+            Some(policy) => self.print_policy(policy, name, &rendering, &rendered, out)?,
+            None => (rendering.write)(&rendered, out)?,
+        }
         if let Some(why) = no_rules::reason(&rendered) {
             anstream::eprintln!("note: {}", present::plain::Plain(why));
         }
         Ok(Exit::Yes)
+    }
+
+    /// Prints the part of each policy with this name. Policies of several kinds can have it.
+    fn print_policy(
+        &self,
+        policy: &str,
+        datapath: &str,
+        rendering: &Rendering,
+        of: &Rendered<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let Some(render) = rendering.policy else {
+            let what = format!("`{datapath}` cannot print the rules of one policy");
+            let hint = "use `--datapath iptables`, or leave out --policy";
+            return Err(Failure::new(what, hint).into());
+        };
+        let known = of.loaded.world.policies.keys().map(|id| (policy_name(id), id));
+        let known: Vec<(String, &PolicyId)> = known.collect();
+        let found: Vec<&PolicyId> =
+            known.iter().filter(|(name, _)| name == policy).map(|(_, id)| *id).collect();
+        if found.is_empty() {
+            let names: Vec<&str> = known.iter().map(|(name, _)| &**name).collect();
+            let hint = match nearest(policy, &names)[..] {
+                [] => "the input has no policies".to_owned(),
+                ref near => format!("did you mean {}?", near.join(" or ")),
+            };
+            return Err(Failure::new(format!("there is no policy {policy}"), hint).into());
+        }
+        let program = of.program();
+        for id in found {
+            match render(&program, id) {
+                Some(part) => write!(out, "{part}")?,
+                None => match of.node {
+                    Some(node) => writeln!(out, "# {id} selects no pod on node {node}")?,
+                    None => writeln!(out, "# {id} selects no pod")?,
+                },
+            }
+        }
+        Ok(())
     }
 
     /// Fails for an option that the datapath would ignore.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use weir_model::{Chain, Section};
+use weir_model::{Chain, PolicyId, Section};
 
 /// The most policies that a comment names.
-const MAX_POLICY_NAMES: usize = 3;
+pub const MAX_POLICY_NAMES: usize = 3;
 
 /// The policies that select a pod in one direction.
 pub fn isolated_by(rules: &Chain) -> String {
@@ -19,7 +19,7 @@ pub fn isolated_by(rules: &Chain) -> String {
 
 /// The names of the first policies, and the number of the others.
 pub fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
-    let mut names = sections.into_iter().map(|section| policy_name(section));
+    let mut names = sections.into_iter().map(|section| policy_name(&section.policy));
     let first: Vec<String> = names.by_ref().take(MAX_POLICY_NAMES).collect();
     match names.count() {
         0 => first.join(", "),
@@ -28,9 +28,9 @@ pub fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) ->
 }
 
 /// The name of a policy, after its namespace if it has one.
-pub fn policy_name(section: &Section) -> String {
-    match &*section.policy.namespace {
-        "" => section.policy.name.to_string(),
-        namespace => format!("{namespace}/{}", section.policy.name),
+pub fn policy_name(policy: &PolicyId) -> String {
+    match &*policy.namespace {
+        "" => policy.name.to_string(),
+        namespace => format!("{namespace}/{}", policy.name),
     }
 }

@@ -32,7 +32,7 @@ mod planner;
 mod uses;
 
 pub use allowed::{Allowed, AllowedByPorts, AllowedPeers};
-pub use comments::{isolated_by, policy_name, policy_names};
+pub use comments::{MAX_POLICY_NAMES, isolated_by, policy_name, policy_names};
 pub use datapath::{Datapath, Diagnostics, Drift, EndingFlows, TerminateFlows};
 pub use dependents::Dependents;
 pub use drops::{DropCause, Dropped, Drops};

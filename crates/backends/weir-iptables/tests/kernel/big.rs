@@ -63,8 +63,8 @@ pub(crate) fn one_more_member_is_one_entry(variant: Variant) {
     let plan = node::replan(&mut again, &program);
     assert!(plan.is_empty(), "{plan}");
 
-    // A pod of this node that policies grant only a few peers. No rule changes, so no program is
-    // started.
+    // A pod of this node that policies grant only a few peers. Its rules are entries of sets. Only the
+    // signposts are rules, and they come last.
     let few = "podSelector: {matchLabels: {app: small}}, ingress: [{from: [{podSelector: {matchLabels: {app: small}}}], ports: [{port: 80}]}]";
     let text = format!("policies:\n{}", policy("small", few));
     let mut changes: Vec<Change> = world(&text).changes().collect();
@@ -72,7 +72,9 @@ pub(crate) fn one_more_member_is_one_entry(variant: Variant) {
     let delta = engine.apply(&changes);
     program.apply(delta.clone());
     let plan = iptables.plan(&program, &delta);
-    assert!(!plan.steps.iter().any(|step| matches!(step, Step::Restore(_))), "{plan}");
+    let Some((Step::Restore(script), first)) = plan.steps.split_last() else { panic!("{plan}") };
+    assert!(!first.iter().any(|step| matches!(step, Step::Restore(_))), "{plan}");
+    assert_eq!((script.chains.len(), script.gone.len()), (2, 0), "a pod and a policy:\n{plan}");
     iptables.apply(&plan).unwrap();
     assert!(node::replan(&mut again, &program).is_empty());
 }

@@ -20,6 +20,8 @@ mod interrupted;
 #[cfg(target_os = "linux")]
 mod ipvs;
 #[cfg(target_os = "linux")]
+mod names;
+#[cfg(target_os = "linux")]
 mod node;
 #[cfg(target_os = "linux")]
 mod policies;
@@ -48,7 +50,9 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn ours(name: &str, variant: weir_iptables::Variant) -> Vec<libtest_mimic::Trial> {
-    let all: [weir_trials::Named<weir_iptables::Variant>; 18] = [
+    let all: [weir_trials::Named<weir_iptables::Variant>; 20] = [
+        ("pods_and_policies_are_found_by_name", names::pods_and_policies_are_found_by_name),
+        ("an_older_layout_gets_signposts", names::an_older_layout_gets_signposts),
         ("foreign_changes_to_our_rules_are_repaired", repair::foreign_changes_are_repaired),
         ("the_guard_goes_with_the_rules", guard::the_guard_goes_with_the_rules),
         ("a_swapped_entry_is_repaired", repair::a_swapped_entry_is_repaired),

@@ -13,7 +13,8 @@ use weir_trials::{
 
 use crate::{backend::Tables, foreign, node};
 
-/// Changes to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers.
+/// Changes to our rules and sets. `CHAIN` stands for the chain of a pod, `SET` for a set of peers,
+/// `SIGNPOST` for the chain that names a policy.
 const DISTURBANCES: &[&[&str]] = &[
     &["iptables", "-F", "KUBE-ROUTER-FORWARD"],
     &["iptables", "-I", "FORWARD", "1", "-s", "10.1.2.3", "-j", "ACCEPT"],
@@ -25,6 +26,9 @@ const DISTURBANCES: &[&[&str]] = &[
     &["iptables", "-A", "FORWARD", "-j", "KUBE-ROUTER-FORWARD"],
     &["ip6tables", "-F", "KUBE-POD-FW-INGRESS"],
     &["ip6tables", "-D", "FORWARD", "1"],
+    &["iptables", "-F", "SIGNPOST"],
+    &["ip6tables", "-A", "SIGNPOST", "-j", "ACCEPT"],
+    &["ipset", "flush", "inet6:KUBE-DST-POLICIES"],
     &["ipset", "flush", "KUBE-DST-ISOLATED"],
     &["ipset", "del", "KUBE-DST-ISOLATED", "10.0.0.3"],
     &["ipset", "add", "SET", "10.7.7.7"],
@@ -84,6 +88,8 @@ pub(crate) fn foreign_changes_are_repaired(variant: Variant) {
         line.split(' ').rfind(|word| word.contains("KUBE-")).unwrap().to_owned()
     };
     let chain = word("-A KUBE-POD-FW-INGRESS -d 10.0.0.3/32", "");
+    let signpost = word("add inet6:KUBE-DST-POLICIES", "shop/db");
+    let signpost = signpost.trim_end_matches('"');
     let set = word("create KUBE-SRC-", "hash:ip family inet maxelem 4294967295");
     let set = if set.ends_with("ISOLATED") {
         word("-A KUBE-NWPLCY-", "--match-set KUBE-SRC-")
@@ -92,7 +98,9 @@ pub(crate) fn foreign_changes_are_repaired(variant: Variant) {
     };
     for disturbance in DISTURBANCES {
         let [name, arguments @ ..] = disturbance else { continue };
-        let fill = |word: &&str| word.replace("CHAIN", &chain).replace("SET", &set);
+        let fill = |word: &&str| {
+            word.replace("CHAIN", &chain).replace("SET", &set).replace("SIGNPOST", signpost)
+        };
         let arguments: Vec<String> = arguments.iter().map(fill).collect();
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         node::run(&node.lab, &node::program(name, variant), &words, "");

@@ -159,7 +159,7 @@ fn contains(set: &IpSet, sides: &[SrcDst], flow: &Flow) -> bool {
         // No connection was terminated, no packet reported, and there is no IPVS service.
         IpSetKind::Cut | IpSetKind::Ipvs | IpSetKind::Sources => return false,
         // Only the guard has these.
-        IpSetKind::Links | IpSetKind::Records => return false,
+        IpSetKind::Links | IpSetKind::Records | IpSetKind::Policies => return false,
     };
     set.entries.contains_key(&entry)
 }

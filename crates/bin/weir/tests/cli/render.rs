@@ -149,3 +149,51 @@ fn rendering_no_rules_says_why() {
     let acls = weir(&format!("render -f {} --datapath hcn -o json", cases[0].0));
     assert_eq!((stdout(&acls).trim(), stderr(&acls).contains("no pods")), ("[]", true));
 }
+
+#[test]
+fn the_rules_of_one_policy_can_be_printed() {
+    let shop = "render -f examples/shop/manifests --datapath iptables";
+    let text = stdout(&weir(&format!("{shop} --policy shop/db")));
+    let is_named = |line: &&str| line.contains("shop/db");
+    assert!(
+        text.lines().any(|line| line.starts_with("add KUBE-DST-") && is_named(&line)),
+        "{text}"
+    );
+    assert!(text.lines().any(|line| line.starts_with("-A KUBE-") && is_named(&line)), "{text}");
+    for other in ["shop/metrics", "payments/checkout", "KUBE-ROUTER-FORWARD", "KUBE-DST-LOCAL"] {
+        let whole = stdout(&weir(shop));
+        assert!(whole.contains(other) && !text.contains(&format!(" {other} ")), "{other}\n{text}");
+    }
+    let all = stdout(&weir(shop));
+    let missing =
+        text.lines().find(|line| !line.is_empty() && !all.lines().any(|one| one == *line));
+    assert_eq!(missing, None, "each line is also in the whole output");
+
+    let unknown = weir(&format!("{shop} --policy shop/bd"));
+    let message = stderr(&unknown);
+    assert!(message.contains("there is no policy shop/bd"), "{message}");
+    assert!(message.contains("did you mean shop/db?"), "{message}");
+    let refused = weir("render -f examples/shop/manifests --datapath nftables --policy shop/db");
+    let message = stderr(&refused);
+    assert!(message.contains("`nftables` cannot print the rules of one policy"), "{message}");
+    assert!(message.contains("--datapath iptables"), "{message}");
+}
+
+#[test]
+fn a_policy_without_pods_on_the_node_is_said_to_have_none() {
+    let manifests = "
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}
+";
+    let render = |rest: &str| {
+        let command = format!("render -f - --datapath iptables --policy shop/deny {rest}");
+        stdout(&weir_reading(&command, manifests))
+    };
+    assert_eq!(render("--node n2"), "# NetworkPolicy shop/deny selects no pod on node n2\n");
+    let text = render("--node n1");
+    assert!(text.contains("\"shop/deny ingress: KUBE-NWPLCY-ISOLATED-INGRESS\""), "{text}");
+    assert!(text.contains("add KUBE-DST-ISOLATED 10.0.0.1 comment"), "{text}");
+}
