@@ -88,6 +88,11 @@ const MANIFESTS: &[Manifest] = &[
         what: "the agent on every Linux node, with iptables and ipset",
     },
     Manifest {
+        file: "agent-iptables-cni.yaml",
+        from: Origin::Release("weir", &["agent.datapath=iptables", "agent.cni.enabled=true"]),
+        what: "the agent on every Linux node, with iptables, ipset and the CNI plugin",
+    },
+    Manifest {
         file: "agent-opflex.yaml",
         from: Origin::Release("weir", &["agent.datapath=opflex"]),
         what: "the agent on every Linux node, for Cisco's opflex-agent",

@@ -344,7 +344,7 @@ fn entry(reply: &BlockedReply, at: IpAddr, port: u16, peer: IpAddr) -> Entry {
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
+pub(crate) fn failed(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |error| {
         let is_transient = is_transient(&error);
         let kind =

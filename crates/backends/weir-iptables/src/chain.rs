@@ -239,7 +239,8 @@ impl ChainCompiler<'_> {
             peers.push(Some(self.match_fixed_set(IpSetKind::Blocks, entries)));
         }
         let more = rules.len() - 1;
-        let origin = comment(&format!("{} {} and {more} more", policy_name(section), first.origin));
+        let origin =
+            comment(&format!("{} {} and {more} more", policy_name(&section.policy), first.origin));
         let ports = port_matches(&first.ports);
         let pairs = peers.into_iter().flat_map(|peers| {
             ports.iter().cloned().map(move |ports| ports.into_iter().chain(peers.clone()).collect())

@@ -76,3 +76,5 @@ pub use kernel::Variant;
 pub use plan::{IptablesPlan, Script, Step};
 pub use planner::{Planner, render};
 pub use policy_part::{PolicyPart, render_policy};
+#[cfg(target_os = "linux")]
+pub use superseded::remove_kube_router_tables;

@@ -1,4 +1,4 @@
-//! Removes the rules of iptables-nft over netlink.
+//! Removes rules over netlink: those of iptables-nft, and the tables of kube-router.
 //!
 //! iptables-nft stores its chains and rules in tables of nf_tables. One batch deletes the rules that
 //! jump to weir's chains, and the chains.
@@ -18,6 +18,10 @@ use crate::{guard::is_guard_chain, kernel::KernelError, name, skeleton, wire::NF
 /// The tables of iptables in which weir may have chains.
 const TABLES: [&str; 3] = ["filter", "mangle", "raw"];
 
+/// The tables that kube-router has with `--use-nftables-for-netpol`.
+const KUBE_ROUTER_TABLES: [(u8, &str); 2] =
+    [(NFPROTO_IPV4, "kube-router-filter-ipv4"), (NFPROTO_IPV6, "kube-router-filter-ipv6")];
+
 /// How often to read the rules again because another program changed them meanwhile.
 const ATTEMPTS: usize = 10;
 
@@ -31,10 +35,19 @@ struct TableChains {
 
 /// Removes weir's rules of both families in the network namespace of the calling thread.
 pub(crate) fn remove_rules() -> Result<(), KernelError> {
+    retry(try_remove)
+}
+
+/// Removes kube-router's own tables of both families in one step, with everything in them.
+pub(crate) fn remove_kube_router_tables() -> Result<(), KernelError> {
+    retry(try_remove_tables)
+}
+
+fn retry(remove: fn(&mut Socket) -> Result<(), KernelError>) -> Result<(), KernelError> {
     let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(KernelError::Socket)?;
     let mut result = Ok(());
     for _ in 0..ATTEMPTS {
-        result = try_remove(&mut socket);
+        result = remove(&mut socket);
         // Another program changed the rules between reading and writing.
         let is_stale = matches!(&result, Err(KernelError::Rejected { .. }))
             || matches!(&result, Err(KernelError::Read(NetlinkError::Interrupted)));
@@ -80,6 +93,39 @@ fn try_remove(socket: &mut Socket) -> Result<(), KernelError> {
     if found { send(socket, writer.bytes()) } else { Ok(()) }
 }
 
+fn try_remove_tables(socket: &mut Socket) -> Result<(), KernelError> {
+    let generation = read_generation(socket)?;
+    let mut writer = MessageWriter::default();
+    message(&mut writer, NFNL_MSG_BATCH_BEGIN, 0, BATCH, |body| {
+        body.be_u32(NFNL_BATCH_GENID, generation);
+    })?;
+    let mut found = false;
+    for (family, name) in KUBE_ROUTER_TABLES {
+        let mut exists = false;
+        dump(
+            socket,
+            NFT_MSG_GETTABLE,
+            family,
+            |_| (),
+            |attributes| {
+                for attribute in attributes {
+                    let attribute = attribute?;
+                    exists |= attribute.kind == TABLE && attribute.text()? == name;
+                }
+                Ok(())
+            },
+        )?;
+        if exists {
+            found = true;
+            message(&mut writer, NFT_MSG_DELTABLE, 0, [family, 0, 0, 0], |body| {
+                body.text(TABLE, name);
+            })?;
+        }
+    }
+    message(&mut writer, NFNL_MSG_BATCH_END, 0, BATCH, |_| ())?;
+    if found { send(socket, writer.bytes()) } else { Ok(()) }
+}
+
 /// The tables of a family, if they have weir's chains and not only kube-router's.
 fn weirs_tables(
     socket: &mut Socket,
@@ -114,8 +160,8 @@ fn weirs_tables(
             Ok(())
         },
     )?;
-    let marks = [skeleton::tail(), skeleton::terminated()];
-    let is_weirs = |chains: &TableChains| marks.iter().any(|mark| chains.ours.contains(&**mark));
+    let sign = skeleton::terminated();
+    let is_weirs = |chains: &TableChains| chains.ours.contains(&*sign);
     if tables.values().any(is_weirs) {
         tables.retain(|_, chains| !chains.ours.is_empty());
     } else {
@@ -239,7 +285,7 @@ fn send(socket: &mut Socket, batch: &[u8]) -> Result<(), KernelError> {
     {
         for message in Messages::new(received) {
             if let (true, Some(Err(rejection))) = (first.is_ok(), message?.verdict()) {
-                let step = "delete weir's chains".to_owned();
+                let step = "delete chains and tables".to_owned();
                 first = Err(KernelError::Rejected { step, source: rejection.into() });
             }
         }
@@ -256,13 +302,15 @@ const NFPROTO_IPV6: u8 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_BATCH_GENID: u16 = 1;
+const NFT_MSG_GETTABLE: u16 = 10 << 8 | 1;
+const NFT_MSG_DELTABLE: u16 = 10 << 8 | 2;
 const NFT_MSG_GETCHAIN: u16 = 10 << 8 | 4;
 const NFT_MSG_DELCHAIN: u16 = 10 << 8 | 5;
 const NFT_MSG_GETRULE: u16 = 10 << 8 | 7;
 const NFT_MSG_DELRULE: u16 = 10 << 8 | 8;
 const NFT_MSG_GETGEN: u16 = 10 << 8 | 16;
 const NFTA_GEN_ID: u16 = 1;
-/// The table of a chain or a rule.
+/// The name of a table, or the table of a chain or a rule.
 const TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;

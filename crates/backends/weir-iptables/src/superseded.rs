@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use weir_datapath::ApplyError;
 use weir_model::Name;
 use weir_netfilter::{BlockedReply, Tuple};
 
 use crate::{
     Entry, Installed, Variant,
+    apply::failed,
     guard::{self, GuardRules},
     installed::Table,
     kernel::{Kernel, KernelError},
@@ -19,6 +21,11 @@ use crate::{
 
 /// Above this number of ports of both ends, all replies between two addresses are blocked.
 const MAX_TUPLES_PER_PAIR: usize = 4096;
+
+/// Removes the tables that kube-router has in nftables, in the network namespace of the calling thread.
+pub fn remove_kube_router_tables() -> Result<(), ApplyError> {
+    nf_tables::remove_kube_router_tables().map_err(failed("cannot remove kube-router's tables"))
+}
 
 impl Kernel {
     /// Removes weir's rules of this variant, in one step for each family.
@@ -49,7 +56,7 @@ impl Kernel {
 
 /// Whether the chains of a table are weir's and not kube-router's.
 fn is_weirs(table: &Table) -> bool {
-    [skeleton::tail(), skeleton::terminated()].iter().any(|name| table.chains.contains_key(name))
+    table.chains.contains_key(&skeleton::terminated())
 }
 
 /// The replies that the two sets block together. A packet must be in both.

@@ -151,7 +151,7 @@ impl RenderCommand {
         }
         let program = of.program();
         for id in found {
-            match render(&program, id) {
+            match render(program, id) {
                 Some(part) => write!(out, "{part}")?,
                 None => match of.node {
                     Some(node) => writeln!(out, "# {id} selects no pod on node {node}")?,

@@ -17,7 +17,7 @@ pub trait Surroundings: fmt::Debug + Send + Sync {
     /// Looks for other rules, and for pods of a program that the rules do not see. Cheap.
     fn inspect(&self, program: &Program) -> io::Result<Inspection>;
 
-    /// Removes the rules of weir's other datapaths, which the current datapath replaces.
+    /// Removes the rules that those of the current datapath replace.
     fn remove_superseded(&self) -> Result<(), ApplyError>;
 }
 
@@ -47,7 +47,7 @@ pub struct Leftover {
 /// The origin of a leftover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// Another datapath of weir, which the current one replaces.
+    /// Another datapath of weir, or a policy engine whose rules the agent replaces.
     Superseded,
     /// Another policy engine.
     Foreign,

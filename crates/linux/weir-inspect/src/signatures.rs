@@ -60,9 +60,8 @@ pub(crate) const TABLES: [(Owner, Family, &str); 7] = [
 ];
 
 /// The chains of the table `filter` of iptables. The first match counts: weir has kube-router's
-/// chains too.
-pub(crate) const CHAINS: [(Owner, &str); 5] = [
-    (Owner::Weir, "KUBE-NWPLCY-TAIL"),
+/// chains too, and KUBE-NWPLCY-CUT, which kube-router does not have.
+pub(crate) const CHAINS: [(Owner, &str); 4] = [
     (Owner::Weir, "KUBE-NWPLCY-CUT"),
     (Owner::KubeRouter, "KUBE-ROUTER-FORWARD"),
     (Owner::Calico, "cali-FORWARD"),
@@ -93,8 +92,8 @@ mod tests {
     fn weirs_chains_differ_from_kube_routers() {
         let of = |chains: &[&str]| owners(|chain| chains.contains(&chain));
         let weirs = ["KUBE-ROUTER-FORWARD", "KUBE-NWPLCY-CUT", "KUBE-NWPLCY-TAIL"];
-        assert_eq!(of(&weirs), [(Owner::Weir, "KUBE-NWPLCY-TAIL")]);
-        let theirs = ["KUBE-ROUTER-FORWARD", "KUBE-NWPLCY-DEFAULT", "cali-FORWARD"];
+        assert_eq!(of(&weirs), [(Owner::Weir, "KUBE-NWPLCY-CUT")]);
+        let theirs = ["KUBE-ROUTER-FORWARD", "KUBE-NWPLCY-TAIL", "cali-FORWARD"];
         let found = [(Owner::KubeRouter, "KUBE-ROUTER-FORWARD"), (Owner::Calico, "cali-FORWARD")];
         assert_eq!(of(&theirs), found);
         assert_eq!(of(&["KUBE-FORWARD", "DOCKER-USER"]), []);

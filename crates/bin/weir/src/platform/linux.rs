@@ -105,7 +105,7 @@ fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let mut options = agent.options()?;
     let failed = |error| Failure::new(error, D::HINT);
     let datapath = D::open_with(options.mode).map_err(failed)?.configure(agent);
-    let surroundings = LinuxSurroundings { own: datapath.filter() };
+    let surroundings = LinuxSurroundings { own: datapath.filter(), mode: options.mode };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
     options.surroundings = Some(Arc::new(surroundings));
     let reports = DropReports::From(Box::<PacketReports>::default());

@@ -2,7 +2,8 @@
 //!
 //! A backend knows no other backend. Here, the rules of the old datapath stay in force until the
 //! new one enforces everything. So a packet meets both, and passes only if both allow it. The new
-//! datapath also takes over the replies that the old one blocks.
+//! datapath also takes over the replies that the old one blocks. kube-router's tables in nftables are
+//! replaced in the same way.
 
 use std::{collections::BTreeSet, io};
 
@@ -21,6 +22,7 @@ use weir_nft::Nft;
 #[derive(Debug)]
 pub(super) struct LinuxSurroundings {
     pub(super) own: Filter,
+    pub(super) mode: Mode,
 }
 
 impl LinuxSurroundings {
@@ -33,6 +35,16 @@ impl LinuxSurroundings {
             _ => false,
         };
         Ok(find_policy_rules()?.into_iter().filter(|rules| !is_own(rules)).collect())
+    }
+
+    /// Whether the agent removes rules when its own are in force: those of weir's other datapaths, and
+    /// kube-router's tables in nftables. In audit mode, weir's rules do not replace kube-router's.
+    fn is_superseded(&self, rules: &PolicyRules) -> bool {
+        match rules.owner {
+            Owner::Weir => true,
+            Owner::KubeRouter => rules.filter == Filter::Nftables && self.mode == Mode::Enforce,
+            _ => false,
+        }
     }
 
     /// The replies that weir's other datapaths block.
@@ -58,7 +70,8 @@ impl LinuxSurroundings {
 
 impl Surroundings for LinuxSurroundings {
     fn inspect(&self, program: &Program) -> io::Result<Inspection> {
-        let leftovers = self.other_rules()?.iter().map(leftover).collect();
+        let named = |rules: &PolicyRules| leftover(rules, self.is_superseded(rules));
+        let leftovers = self.other_rules()?.iter().map(named).collect();
         let is_selected =
             |rules: &RuleSet| Direction::BOTH.into_iter().any(|one| !rules.chain(one).is_open());
         let selected = program.endpoints.iter().filter(|(_, one)| is_selected(&one.rules));
@@ -77,18 +90,21 @@ impl Surroundings for LinuxSurroundings {
     fn remove_superseded(&self) -> Result<(), ApplyError> {
         let failed = |source: io::Error| ApplyError {
             kind: ApplyErrorKind::Unavailable,
-            what: "cannot find the rules of weir's other datapaths".into(),
+            what: "cannot find the rules that weir's rules replace".into(),
             source: source.into(),
         };
         let rules = self.other_rules().map_err(failed)?;
-        for rules in rules.iter().filter(|rules| rules.owner == Owner::Weir) {
-            match rules.filter {
-                Filter::Nftables => Nft::open(Mode::Enforce)?.remove()?,
-                filter => open_iptables(filter)?.remove_rules()?,
+        for rules in rules.iter().filter(|rules| self.is_superseded(rules)) {
+            match (rules.owner, rules.filter) {
+                (Owner::KubeRouter, _) => weir_iptables::remove_kube_router_tables()?,
+                (_, Filter::Nftables) => Nft::open(Mode::Enforce)?.remove()?,
+                (_, filter) => open_iptables(filter)?.remove_rules()?,
             }
         }
-        // kube-router's rules in the other variant may use sets of the same names.
-        let is_kube_router = |rules: &PolicyRules| rules.owner == Owner::KubeRouter;
+        // kube-router's rules in iptables may use sets of the same names.
+        let is_kube_router = |rules: &PolicyRules| {
+            rules.owner == Owner::KubeRouter && rules.filter != Filter::Nftables
+        };
         if self.own == Filter::Nftables && !rules.iter().any(is_kube_router) {
             open_iptables(Filter::IptablesNft)?.remove_sets()?;
         }
@@ -112,7 +128,7 @@ fn open_iptables(filter: Filter) -> Result<Iptables, ApplyError> {
     Iptables::open(Mode::Enforce, Some(variant))
 }
 
-fn leftover(rules: &PolicyRules) -> Leftover {
+fn leftover(rules: &PolicyRules, is_superseded: bool) -> Leftover {
     let sign = rules.sign;
     let text = match rules.filter {
         Filter::Nftables => format!("nftables, table {sign}"),
@@ -124,6 +140,10 @@ fn leftover(rules: &PolicyRules) -> Leftover {
         Owner::Weir => (
             "weir's previous datapath",
             "the agent removes them when its own rules are in force; if they stay, see the log",
+        ),
+        Owner::KubeRouter if is_superseded => (
+            "kube-router",
+            "the agent removes them when its own rules are in force; if they return, turn kube-router's network policies off (kube-router: --run-firewall=false; k3s: --disable-network-policy)",
         ),
         Owner::KubeRouter => (
             "kube-router",
@@ -142,10 +162,7 @@ fn leftover(rules: &PolicyRules) -> Leftover {
             "remove its DaemonSet (kindnet: start it without network policies), then delete the table with `nft delete table`",
         ),
     };
-    let kind = match rules.owner {
-        Owner::Weir => LeftoverKind::Superseded,
-        _ => LeftoverKind::Foreign,
-    };
+    let kind = if is_superseded { LeftoverKind::Superseded } else { LeftoverKind::Foreign };
     Leftover { owner, rules: text, hint, kind }
 }
 

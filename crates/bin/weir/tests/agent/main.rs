@@ -12,6 +12,7 @@ mod life;
 mod node;
 mod prober;
 mod swap;
+mod takeover;
 #[path = "../variant/mod.rs"]
 mod variant;
 
@@ -72,6 +73,14 @@ fn main() -> ExitCode {
             trials.push(trial(name, move || change::changes(from, to)));
         }
     }
+    for filter in filters {
+        trials.push(with(
+            filter,
+            "tables_of_kube_router_are_replaced_without_a_gap",
+            takeover::tables_are_replaced,
+        ));
+    }
+    trials.push(trial("audit_keeps_the_tables_of_kube_router", takeover::audit_keeps_the_tables));
     trials.push(trial("rules_of_other_policy_engines_are_named", change::others_are_named));
     trials.push(trial("pods_that_bypass_the_rules_are_reported", blind::macvlan));
     trials.push(trial("an_undeclared_address_is_reported", blind::undeclared_address));

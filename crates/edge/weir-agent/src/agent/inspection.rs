@@ -69,7 +69,7 @@ impl<D: Datapath> Agent<D> {
         self.inspector.seen = inspection.blind_spots;
     }
 
-    /// Removes the rules of weir's other datapaths, if all rules of this one are in force.
+    /// Removes the rules that weir's rules replace, if all rules of this one are in force.
     pub(super) fn remove_superseded(&mut self, now: Instant) {
         let Some(surroundings) = self.inspector.surroundings.clone() else { return };
         let is_in_force = self.is_in_sync()
@@ -84,14 +84,14 @@ impl<D: Datapath> Agent<D> {
         self.inspector.finds_superseded = false;
         match surroundings.remove_superseded() {
             Ok(()) => {
-                tracing::info!("removed the rules of weir's previous datapath");
+                tracing::info!("removed the rules that weir's rules replace");
                 // Sets that only the removed rules used can be destroyed now.
                 self.ledger.distrust();
                 self.inspector.due = now;
                 self.inspect(now);
             }
             Err(error) => {
-                let what = "cannot remove the rules of weir's previous datapath";
+                let what = "cannot remove the rules that weir's rules replace";
                 self.reporter.failed("apply", what, &error);
             }
         }
