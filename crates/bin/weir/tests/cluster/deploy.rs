@@ -116,6 +116,7 @@ pub(crate) fn agents() {
         ("agent.yaml", "cleanup.yaml"),
         ("agent-iptables.yaml", "cleanup-iptables.yaml"),
         ("agent-cni.yaml", "cleanup.yaml"),
+        ("agent-iptables-cni.yaml", "cleanup-iptables.yaml"),
     ] {
         kubectl_apply_file(&scratch, &admin, &file(agent));
         let account = cluster.account(NAMESPACE, "weir-agent").unwrap();
@@ -146,7 +147,7 @@ fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cl
     });
     let log = running.log();
     assert!(!log.contains("not allowed to") && !log.contains("ERROR"), "{agent}: {log}");
-    if agent == "agent-cni.yaml" {
+    if agent.ends_with("-cni.yaml") {
         starts_a_pod(cluster, scratch, &lab, &running);
     }
     running.signal(Signal::TERM);
