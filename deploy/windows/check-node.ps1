@@ -101,7 +101,12 @@ Write-Result 'rights' $isAdministrator $(if ($isAdministrator) { 'administrator'
 $hns = Get-Service -Name hns -ErrorAction SilentlyContinue
 $hnsState = if ($hns) { [string] $hns.Status } else { 'missing' }
 Write-Result 'HNS' ($hnsState -eq 'Running') "service $hnsState" 'install the Containers feature, and run: Start-Service hns'
-Save-Text 'system.txt' @("build $build", "HNS service $hnsState", "node $Node", "PowerShell $($PSVersionTable.PSVersion)")
+# The update revision distinguishes the behaviour of HNS within a build.
+$release = Get-ItemProperty -Path 'HKLM:\SOFTWARE\Microsoft\Windows NT\CurrentVersion' -ErrorAction SilentlyContinue
+$edition = if ($release) { "$($release.ProductName), $($release.EditionID), revision $($release.UBR)" } else { 'unknown' }
+$runtime = Get-Command containerd.exe -ErrorAction SilentlyContinue
+$runtimeVersion = if ($runtime) { [string] $runtime.Version } else { 'not in PATH' }
+Save-Text 'system.txt' @("build $build", "edition $edition", "containerd $runtimeVersion", "HNS service $hnsState", "node $Node", "PowerShell $($PSVersionTable.PSVersion)")
 
 # weir.exe.
 if (-not $Weir) {
@@ -111,6 +116,7 @@ if (-not $Weir) {
 }
 $hasWeir = $Weir -and (Test-Path $Weir)
 if ($hasWeir) {
+    $Weir = (Resolve-Path $Weir).Path
     $version = Invoke-Weir @('--version')
     Write-Result 'weir.exe' ($version.Status -eq 0) ($version.Lines -join ' ') 'copy weir.exe to the node again'
     Save-Text 'version.txt' $version.Lines
@@ -135,26 +141,30 @@ try {
 # The ACLs on the endpoints. The commands come from the module HostNetworkingService, or from
 # Microsoft's script hns.psm1.
 if (Get-Command Get-HnsEndpoint -ErrorAction SilentlyContinue) {
-    # A property that an endpoint lacks is empty.
-    $endpoints = @(Get-HnsEndpoint | Select-Object -Property 'ID', 'IPAddress', 'VirtualNetworkName', 'Policies')
-    $acls = 0
-    $summary = foreach ($endpoint in $endpoints) {
-        $policies = @($endpoint.Policies | Where-Object { $_ })
-        $ours = @($policies | Where-Object { $_.PSObject.Properties['Id'] -and "$($_.Id)".StartsWith('weir:') })
-        $acls += $ours.Count
-        [pscustomobject]@{
-            Id = $endpoint.ID
-            Address = $endpoint.IPAddress
-            Network = $endpoint.VirtualNetworkName
-            Weir = $ours
-            Others = $policies.Count - $ours.Count
+    try {
+        # A property that an endpoint lacks is empty.
+        $endpoints = @(Get-HnsEndpoint | Select-Object -Property 'ID', 'IPAddress', 'VirtualNetworkName', 'Policies')
+        $acls = 0
+        $summary = foreach ($endpoint in $endpoints) {
+            $policies = @($endpoint.Policies | Where-Object { $_ })
+            $ours = @($policies | Where-Object { $_.PSObject.Properties['Id'] -and "$($_.Id)".StartsWith('weir:') })
+            $acls += $ours.Count
+            [pscustomobject]@{
+                Id = $endpoint.ID
+                Address = $endpoint.IPAddress
+                Network = $endpoint.VirtualNetworkName
+                Weir = $ours
+                Others = $policies.Count - $ours.Count
+            }
         }
-    }
-    Write-Output "info  HNS: $($endpoints.Count) endpoints, $acls ACLs of weir"
-    Save-Text 'endpoints.json' @(ConvertTo-Json -Depth 10 -InputObject @($summary))
-    if (Get-Command Get-HnsNetwork -ErrorAction SilentlyContinue) {
-        $networks = @(Get-HnsNetwork | Select-Object -Property 'Name', 'Type', 'ID')
-        Save-Text 'networks.json' @(ConvertTo-Json -Depth 4 -InputObject $networks)
+        Write-Output "info  HNS: $($endpoints.Count) endpoints, $acls ACLs of weir"
+        Save-Text 'endpoints.json' @(ConvertTo-Json -Depth 10 -InputObject @($summary))
+        if (Get-Command Get-HnsNetwork -ErrorAction SilentlyContinue) {
+            $networks = @(Get-HnsNetwork | Select-Object -Property 'Name', 'Type', 'ID')
+            Save-Text 'networks.json' @(ConvertTo-Json -Depth 4 -InputObject $networks)
+        }
+    } catch {
+        Write-Result 'endpoints' $false "HNS did not answer: $($_.Exception.Message)" 'run the script as an administrator, and check the service hns'
     }
 } else {
     Write-Output 'skip  HNS: the command Get-HnsEndpoint is missing'
@@ -164,7 +174,8 @@ if (Get-Command Get-HnsEndpoint -ErrorAction SilentlyContinue) {
 if ($hasWeir -and $Kubeconfig) {
     $live = Invoke-Weir @('render', '--live', '--node', $Node, '--kubeconfig', $Kubeconfig)
     $detail = if ($live.Status -eq 0) { 'HNS has the ACLs that it should have' } else { $live.Lines -join "`n      " }
-    Write-Result 'rules' ($live.Status -eq 0) $detail 'a difference right after a change is normal; run the script again'
+    $hint = if ($live.Status -eq 1) { 'a difference right after a change is normal; run the script again' } else { 'correct the cause above; the token of the kubeconfig may have expired' }
+    Write-Result 'rules' ($live.Status -eq 0) $detail $hint
     Save-Text 'difference.txt' $live.Lines
 } else {
     Write-Output 'skip  rules: give -Weir and -Kubeconfig to compare HNS with the cluster'

@@ -13,7 +13,6 @@ use crate::{shell::root, tools::HELM};
 const EVERYTHING: &[&str] = &[
     "agent.cni.enabled=true",
     "agent.datapath=iptables",
-    "agent.audit=true",
     "windows.enabled=true",
     "controller.enable={clusterset,hpp,memcached}",
     "controller.clusterset.clusterId=east",
@@ -116,7 +115,7 @@ fn controllers_share_no_object_and_no_lease() {
 
 #[test]
 fn helm_lint_reports_nothing() {
-    for values in [&[][..], EVERYTHING, &["cleanup.enabled=true"]] {
+    for values in [&[][..], EVERYTHING, &["agent.audit=true"], &["cleanup.enabled=true"]] {
         let mut helm = HELM.command().expect("helm");
         helm.args(["lint", "--strict", CHART]);
         values.iter().for_each(|value| {
@@ -145,6 +144,13 @@ fn an_invalid_value_is_rejected_with_its_name() {
     ] {
         let error = render("weir", &[value]).expect_err(value).to_string();
         assert!(error.contains(names), "{value}: {error}");
+    }
+    for values in [
+        ["windows.enabled=true", "agent.audit=true"],
+        ["agent.datapath=opflex", "agent.audit=true"],
+    ] {
+        let error = render("weir", &values).expect_err("no audit").to_string();
+        assert!(error.contains("agent.audit"), "{values:?}: {error}");
     }
     // An empty list would render no --member-cidr, and the controller would trust every address.
     let mut helm = HELM.command().expect("helm");

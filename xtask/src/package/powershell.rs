@@ -10,18 +10,20 @@ use crate::shell::root;
 const SCRIPT: &str = "deploy/windows/check-node.ps1";
 
 /// The commands that the script may use. The two that write are for the folder of the report.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "ConvertFrom-Json",
     "ConvertTo-Json",
     "ForEach-Object",
     "Get-Command",
     "Get-HnsEndpoint",
     "Get-HnsNetwork",
+    "Get-ItemProperty",
     "Get-Service",
     "Join-Path",
     "New-Item",
     "New-Object",
     "Out-Null",
+    "Resolve-Path",
     "Select-Object",
     "Set-Content",
     "Set-StrictMode",
