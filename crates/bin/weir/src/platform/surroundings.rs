@@ -147,7 +147,7 @@ fn leftover(rules: &PolicyRules, is_superseded: bool) -> Leftover {
         ),
         Owner::KubeRouter => (
             "kube-router",
-            "turn its network policies off (kube-router: --run-firewall=false; k3s: --disable-network-policy), then run `kube-router --cleanup-config`, or restart the node",
+            "in audit mode, they stay in force; to replace them, turn kube-router's network policies off (kube-router: --run-firewall=false; k3s: --disable-network-policy), and start the agent with `--datapath iptables` and the variant of iptables that kube-router used: it takes the rules over without a gap",
         ),
         Owner::Calico => (
             "Calico",
