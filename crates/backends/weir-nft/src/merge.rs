@@ -67,7 +67,8 @@ pub(crate) fn isolation(
     let merged = Merged::new(&allowed, direction, family, &why, planner.merge_limit);
     let sets = merged.as_ref().map_or_else(|| sequence::sets(&allowed), Merged::sets);
     if sets > planner.merge_limit.sets {
-        let digest = digest_debug(&(direction, family, &allowed.lists));
+        let AllowedByPorts { lists, port_sets } = &allowed;
+        let digest = digest_debug(&(direction, family, lists, port_sets));
         planner.objects.numbered = Some(NumberedSets::new(direction, family, digest));
     }
     let rules = match merged {
