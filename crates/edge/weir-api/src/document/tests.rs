@@ -137,9 +137,9 @@ fn anchors_and_merge_keys_are_expanded() {
         "#]],
     );
     check(
-        "a: *nobody",
+        "a: *missing",
         expect![[r#"
-            error in 1: this document has no anchor `&nobody` before the alias `*nobody` (write the value out, or quote text that begins with `*`)
+            error in 1: this document has no anchor `&missing` before the alias `*missing` (write the value out, or quote text that begins with `*`)
         "#]],
     );
 }
