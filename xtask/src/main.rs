@@ -12,6 +12,7 @@ mod package;
 #[cfg(test)]
 mod prose;
 mod shell;
+mod suite;
 mod test;
 #[cfg(test)]
 mod tidy;

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread::ScopedJoinHandle,
 };
 
 use anyhow::{Context, Result, bail};
@@ -63,6 +64,11 @@ pub(crate) fn exists(program: &str, arguments: &[&str]) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
+}
+
+/// Waits for a thread that runs commands.
+pub(crate) fn join(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread.join().unwrap_or_else(|_| bail!("a thread that runs commands panicked"))
 }
 
 /// The target triple of this machine.
