@@ -18,7 +18,7 @@ use crate::{
     failure::Failure,
     kernel::KernelLab,
     opflex, platform,
-    present::{self, Format, findings::FindingJson, program::Listing},
+    present::{self, Format, Schema, findings::FindingJson, program::Listing},
     source::Loaded,
 };
 
@@ -270,7 +270,8 @@ fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     match of.output.structured() {
         Some(form) => {
             let findings = present::findings::to_json(&of.loaded.findings);
-            present::value(out, form, &ListingOutput { listing: &listing, findings })
+            let output = ListingOutput { listing: &listing, findings };
+            present::value(out, form, Schema::Render, &output)
         }
         None => Ok(present::program::write(out, &listing)?),
     }
@@ -280,7 +281,10 @@ fn listing(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
 fn write_acls(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     let acls = Acls::render(of.program());
     match of.output.structured() {
-        Some(form) => present::value(out, form, &acls.to_json()),
+        Some(form) => {
+            let output = serde_json::json!({"endpoints": acls.to_json()});
+            present::value(out, form, Schema::RenderHcn, &output)
+        }
         None => Ok(write!(out, "{acls}")?),
     }
 }

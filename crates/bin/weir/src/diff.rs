@@ -9,7 +9,7 @@ use crate::{
     diff_sides::DiffSides,
     exit::Exit,
     pod_network::PodNetworkArgs,
-    present::{self, Format, progress::Progress},
+    present::{self, Format, Schema, progress::Progress},
     source::{self, LiveArgs},
 };
 
@@ -86,7 +86,7 @@ impl DiffCommand {
         let findings = Vec::from_iter(findings);
         let diff = PolicyDiff { changes, added, removed, findings };
         match self.output.structured() {
-            Some(form) => present::value(out, form, &DiffOutput::from(&diff))?,
+            Some(form) => present::value(out, form, Schema::Diff, &DiffOutput::from(&diff))?,
             None => present::diff::write(out, &diff)?,
         }
         Ok(Exit::when(diff.is_empty()))

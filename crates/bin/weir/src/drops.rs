@@ -9,7 +9,13 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::{agent::ADDRESS, exit::Exit, failure::Failure, present, status};
+use crate::{
+    agent::ADDRESS,
+    exit::Exit,
+    failure::Failure,
+    present::{self, Schema, Structured},
+    status,
+};
 
 /// Show dropped packets, newest last
 ///
@@ -104,7 +110,9 @@ impl DropsCommand {
             (page.last, page.more) = (last, more);
         }
         match self.output {
-            DropsFormat::Json => present::value(out, present::Structured::Json, &page)?,
+            DropsFormat::Json => {
+                present::value(out, Structured::Json, Schema::Drops, &page)?;
+            }
             DropsFormat::Text if page.drops.is_empty() && page.drops_unavailable.is_some() => (),
             DropsFormat::Text if page.drops.is_empty() => {
                 anstream::eprintln!("no packet was dropped since the agent started");
@@ -129,7 +137,8 @@ impl DropsCommand {
                 DropsFormat::Text => present::drops::rows(out, &page.drops)?,
                 DropsFormat::Json => {
                     for drop in &page.drops {
-                        serde_json::to_writer(&mut *out, drop).map_err(io::Error::from)?;
+                        serde_json::to_writer(&mut *out, &Schema::Drop.tag(drop))
+                            .map_err(io::Error::from)?;
                         writeln!(out)?;
                     }
                 }

@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     flow_end::FlowEnd,
     present::{
-        self, Format,
+        self, Format, Schema,
         explanation_view::{Context, ExplanationView},
     },
     source::{self, Loaded, SourceArgs},
@@ -79,7 +79,7 @@ impl ExplainCommand {
         let context = Context { ends: [&from, &to], loaded: &loaded, policy_findings, notes };
         let view = ExplanationView::new(&explanation, &remedy, context);
         match self.output.structured() {
-            Some(form) => present::value(out, form, &view)?,
+            Some(form) => present::value(out, form, Schema::Explain, &view)?,
             None => present::explanation::write(out, &explanation, &view)?,
         }
         Ok(explanation.verdict.into())

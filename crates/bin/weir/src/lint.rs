@@ -7,7 +7,7 @@ use weir_model::{Finding, Severity};
 use crate::{
     baseline::Baseline,
     exit::Exit,
-    present::{self, Structured, findings::FindingJson},
+    present::{self, Schema, Structured, findings::FindingJson},
     source::{self, SourceArgs, is_about},
 };
 
@@ -86,10 +86,10 @@ impl LintCommand {
         }
         let json = || LintOutput::from(&*findings);
         match self.output {
-            LintFormat::Json => present::value(out, Structured::Json, &json())?,
-            LintFormat::Yaml => present::value(out, Structured::Yaml, &json())?,
+            LintFormat::Json => present::value(out, Structured::Json, Schema::Lint, &json())?,
+            LintFormat::Yaml => present::value(out, Structured::Yaml, Schema::Lint, &json())?,
             LintFormat::Sarif => {
-                present::value(out, Structured::Json, &present::sarif::log(&findings))?;
+                present::document(out, Structured::Json, &present::sarif::log(&findings))?;
             }
             LintFormat::Github => present::github::write(out, &findings)?,
             LintFormat::Markdown => {

@@ -14,7 +14,7 @@ use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::{Failure, nearest},
-    present::{self, Structured, findings::FindingJson, progress::Progress},
+    present::{self, Schema, Structured, findings::FindingJson, progress::Progress},
     source::{self, SourceArgs},
 };
 
@@ -99,18 +99,12 @@ impl MatrixCommand {
         match self.output {
             MatrixFormat::Text => present::matrix::write(out, &matrix, &elsewhere)?,
             MatrixFormat::Json => {
-                present::value(
-                    out,
-                    Structured::Json,
-                    &MatrixOutput::new(&matrix, &elsewhere, findings),
-                )?;
+                let output = MatrixOutput::new(&matrix, &elsewhere, findings);
+                present::value(out, Structured::Json, Schema::Matrix, &output)?;
             }
             MatrixFormat::Yaml => {
-                present::value(
-                    out,
-                    Structured::Yaml,
-                    &MatrixOutput::new(&matrix, &elsewhere, findings),
-                )?;
+                let output = MatrixOutput::new(&matrix, &elsewhere, findings);
+                present::value(out, Structured::Yaml, Schema::Matrix, &output)?;
             }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
             MatrixFormat::Svg => out.write_all(present::svg::picture(&matrix).as_bytes())?,
@@ -141,7 +135,8 @@ impl MatrixCommand {
                 return Err(Failure::new("there is no picture of an exposure", hint).into());
             }
         };
-        present::value(out, form, &present::exposure::to_json(&exposures))?;
+        let output = present::exposure::to_json(&exposures);
+        present::value(out, form, Schema::Exposure, &output)?;
         Ok(Exit::Yes)
     }
 

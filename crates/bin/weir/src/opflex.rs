@@ -12,7 +12,7 @@ use crate::{
     datapath::{Probed, Rendered},
     failure::Failure,
     listen::{self, Http},
-    present::{self, findings::FindingJson},
+    present::{self, Schema, findings::FindingJson},
 };
 
 /// The flags that the controller and the agents share.
@@ -171,7 +171,7 @@ pub(crate) fn render(of: &Rendered<'_>, out: &mut dyn Write) -> anyhow::Result<(
             .collect(),
         findings: present::findings::to_json(&[&loaded.findings[..], &findings].concat()),
     };
-    present::value(out, form, &answer)
+    present::value(out, form, Schema::RenderOpflex, &answer)
 }
 
 /// Why there are no files of policies, if there are none.

@@ -14,7 +14,7 @@ use crate::{
     exit::Exit,
     failure::{Failure, nearest},
     no_rules, opflex, platform,
-    present::{self, Format, findings::FindingJson},
+    present::{self, Format, Schema, findings::FindingJson},
     source::{Loaded, SourceArgs},
     translation,
 };
@@ -225,7 +225,8 @@ impl RenderCommand {
             Some(form) => {
                 let difference = difference.lines().collect();
                 let findings = present::findings::to_json(&loaded.findings);
-                present::value(out, form, &Difference { node, datapath, difference, findings })?;
+                let output = Difference { node, datapath, difference, findings };
+                present::value(out, form, Schema::RenderLive, &output)?;
             }
             None if difference.is_empty() => writeln!(out, "no difference")?,
             None => writeln!(out, "{}", difference.trim_end())?,

@@ -48,7 +48,7 @@ impl StatusCommand {
         }
         let is_ready = status["ready"].as_bool().ok_or_else(not_an_agent)?;
         match self.output {
-            StatusFormat::Json => present::value(out, present::Structured::Json, &status)?,
+            StatusFormat::Json => present::document(out, present::Structured::Json, &status)?,
             StatusFormat::Text => present::status::write(out, &status)?,
         }
         Ok(Exit::when(is_ready))
@@ -59,7 +59,7 @@ impl StatusCommand {
         let has_problem = status["reasons"].as_array().is_none_or(|all| !all.is_empty());
         let is_ready = status["inSync"] == true && !has_problem;
         match self.output {
-            StatusFormat::Json => present::value(out, present::Structured::Json, status)?,
+            StatusFormat::Json => present::document(out, present::Structured::Json, status)?,
             StatusFormat::Text => present::status::write_opflex(out, status, is_ready)?,
         }
         Ok(Exit::when(is_ready))

@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     kernel,
     pod_network::PodNetworkArgs,
-    present::{self, Structured},
+    present::{self, Schema, Structured},
     service, source, why,
 };
 
@@ -101,7 +101,7 @@ impl TestCommand {
         }
         match self.output {
             TestFormat::Text => present::tests::write(out, &run)?,
-            TestFormat::Json => present::value(out, Structured::Json, &run)?,
+            TestFormat::Json => present::value(out, Structured::Json, Schema::Test, &run)?,
             TestFormat::Junit => out.write_all(present::junit::report(&run).as_bytes())?,
         }
         out.flush()?;

@@ -12,7 +12,7 @@ use weir_clusterset::{
 };
 use weir_model::{Name, Policy, PolicyKind, Selector, World};
 
-use crate::present::{self, Format};
+use crate::present::{self, Format, Schema};
 
 /// The default of `weir controller --shard-size`.
 const SHARD_SIZE: usize = 500;
@@ -25,6 +25,11 @@ struct Translation<'a> {
     cluster: &'a Name,
     policy: &'a Policy,
     network_policies: Vec<Policy>,
+}
+
+#[derive(Serialize)]
+struct RenderClusterOutput<'a> {
+    policies: Vec<TranslationJson<'a>>,
 }
 
 #[derive(Serialize)]
@@ -46,7 +51,8 @@ pub(crate) fn write(
     all.retain(|one| namespace.is_none_or(|name| *one.policy.id.namespace == *name));
     if let Some(form) = output.structured() {
         let all: Vec<TranslationJson> = all.iter().map(Translation::to_json).collect();
-        return present::value(out, form, &all);
+        let output = RenderClusterOutput { policies: all };
+        return present::value(out, form, Schema::RenderCluster, &output);
     }
     if all.is_empty() {
         writeln!(out, "# there are no ClusterSetNetworkPolicies")?;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::{
     exit::Exit,
-    present::{self, Format},
+    present::{self, Format, Schema},
 };
 
 /// Print the version
@@ -29,7 +29,10 @@ impl VersionCommand {
         let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
         match self.output.structured() {
             None => writeln!(out, "weir {version} {platform}")?,
-            Some(form) => present::value(out, form, &VersionOutput { version, platform })?,
+            Some(form) => {
+                let output = VersionOutput { version, platform };
+                present::value(out, form, Schema::Version, &output)?;
+            }
         }
         Ok(Exit::Yes)
     }

@@ -63,6 +63,9 @@ async fn metrics(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
 
 #[derive(Serialize)]
 struct StatusBody {
+    /// The schema of `weir status -o json`, with its version.
+    #[serde(rename = "schemaVersion")]
+    schema_version: &'static str,
     ready: bool,
     /// Why the agent is not ready.
     reasons: Vec<String>,
@@ -73,7 +76,12 @@ struct StatusBody {
 async fn status(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     let status = report.status().clone();
     let reasons = status.reasons();
-    Json(StatusBody { ready: reasons.is_empty(), reasons, status })
+    Json(StatusBody {
+        schema_version: "weir.dev/status/v1",
+        ready: reasons.is_empty(),
+        reasons,
+        status,
+    })
 }
 
 #[derive(Deserialize)]

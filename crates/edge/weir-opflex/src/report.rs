@@ -27,6 +27,8 @@ pub(crate) struct OpflexReport {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OpflexStatus {
+    /// The schema of `weir status -o json`, with its version.
+    schema_version: &'static str,
     node: String,
     datapath: &'static str,
     in_sync: bool,
@@ -85,6 +87,7 @@ impl OpflexReport {
         let help = "Time from the event until the file is on disk";
         registry.register("weir_opflex_seconds", help, metrics.seconds.clone());
         let status = OpflexStatus {
+            schema_version: "weir.dev/status-opflex/v1",
             node: node.into(),
             datapath: "opflex",
             in_sync: false,

@@ -60,8 +60,71 @@ impl Format {
     }
 }
 
-/// Writes a value as JSON or YAML.
+/// The schema of an output. docs/reference/schemas has a file for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schema {
+    Diff,
+    Drop,
+    Drops,
+    Explain,
+    Exposure,
+    Lint,
+    Matrix,
+    Render,
+    RenderCluster,
+    RenderHcn,
+    RenderLive,
+    RenderOpflex,
+    Test,
+    Version,
+}
+
+impl Schema {
+    /// The schema with its version. The version grows when a field is removed or changes its meaning.
+    fn version(self) -> &'static str {
+        match self {
+            Schema::Diff => "weir.dev/diff/v1",
+            Schema::Drop => "weir.dev/drop/v1",
+            Schema::Drops => "weir.dev/drops/v1",
+            Schema::Explain => "weir.dev/explain/v1",
+            Schema::Exposure => "weir.dev/exposure/v1",
+            Schema::Lint => "weir.dev/lint/v1",
+            Schema::Matrix => "weir.dev/matrix/v1",
+            Schema::Render => "weir.dev/render/v1",
+            Schema::RenderCluster => "weir.dev/render-cluster/v1",
+            Schema::RenderHcn => "weir.dev/render-hcn/v1",
+            Schema::RenderLive => "weir.dev/render-live/v1",
+            Schema::RenderOpflex => "weir.dev/render-opflex/v1",
+            Schema::Test => "weir.dev/test/v1",
+            Schema::Version => "weir.dev/version/v1",
+        }
+    }
+
+    /// Adds the version to a value, which must serialize as a map.
+    pub(crate) fn tag<T: Serialize>(self, value: &T) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Tagged<'a, T> {
+            #[serde(rename = "schemaVersion")]
+            version: &'static str,
+            #[serde(flatten)]
+            value: &'a T,
+        }
+        Tagged { version: self.version(), value }
+    }
+}
+
+/// Writes a value as JSON or YAML, with the version of its schema.
 pub(crate) fn value(
+    out: &mut dyn Write,
+    form: Structured,
+    schema: Schema,
+    value: &impl Serialize,
+) -> anyhow::Result<()> {
+    document(out, form, &schema.tag(value))
+}
+
+/// Writes a value as JSON or YAML, as it is.
+pub(crate) fn document(
     out: &mut dyn Write,
     form: Structured,
     value: &impl Serialize,

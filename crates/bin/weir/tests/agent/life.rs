@@ -12,6 +12,7 @@ use crate::{
     filter::Filter,
     node::Node,
     prober::Prober,
+    schema,
     swap::{CLOSED, DB, OPEN, WEB, policy},
 };
 
@@ -222,6 +223,14 @@ pub(crate) fn drops(filter: Filter) {
     let json = node.weir(&["drops", "-o", "json"]);
     let first = String::from_utf8(json.stdout).unwrap();
     assert!(first.contains("\"shop/db\"") && first.contains("ingress"), "{first}");
+    schema::check(&serde_json::from_str(&first).unwrap());
+    let source = node.path().to_str().unwrap();
+    let compare = ["-f", source, "--live", "--node", "n1", "--datapath", filter.datapath()];
+    for command in [&["status"][..], &[&["render"][..], &compare].concat()] {
+        let output = node.weir(&[command, &["-o", "json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
+        schema::check(&serde_json::from_slice(&output.stdout).unwrap());
+    }
     let (_, metrics) = node.get("/metrics").unwrap();
     assert!(metrics.contains("weir_drops_total{") && metrics.contains("shop/db"), "{metrics}");
     assert!(agent.log().contains("5433"), "{}", agent.log());

@@ -11,6 +11,8 @@ mod iptables;
 mod life;
 mod node;
 mod prober;
+#[path = "../schema/mod.rs"]
+mod schema;
 mod swap;
 mod takeover;
 #[path = "../variant/mod.rs"]

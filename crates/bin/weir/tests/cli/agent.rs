@@ -138,6 +138,7 @@ fn follow_ends_when_the_reader_closes_the_pipe() {
     for _ in 0..3 {
         let drop: serde_json::Value =
             serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        crate::schema::check(&drop);
         assert_eq!(drop["number"], 7);
     }
     drop(lines);

@@ -177,7 +177,7 @@ fn render_shows_the_network_policies_of_a_policy() {
     "#]],
     );
     let output = weir(&format!("render {clusters} -n shop -o json"));
-    let all = crate::json(&output);
+    let all = &crate::json(&output)["policies"];
     let names = all[0]["networkPolicies"].as_array().unwrap().iter();
     let names: Vec<&str> = names.map(|one| one["metadata"]["name"].as_str().unwrap()).collect();
     assert_eq!((all[0]["cluster"].as_str(), names.len()), (Some("east"), 2), "{names:?}");

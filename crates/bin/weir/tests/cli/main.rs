@@ -17,6 +17,9 @@ mod lint;
 mod live;
 mod matrix;
 mod render;
+#[path = "../schema/mod.rs"]
+mod schema;
+mod schemas;
 mod test;
 mod transcript;
 mod usage;
@@ -84,9 +87,17 @@ fn text_of(output: &Output) -> String {
     format!("{out}{err}--- exit {}\n", output.status.code().unwrap())
 }
 
-/// Parses the output of a command as JSON.
+/// Parses the output of a command as JSON, and validates it against its schema.
 #[track_caller]
 fn json(output: &Output) -> serde_json::Value {
+    let value = unversioned_json(output);
+    schema::check(&value);
+    value
+}
+
+/// Parses an output that has no schema of weir, such as SARIF.
+#[track_caller]
+fn unversioned_json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(output), stderr(output)))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use weir_cluster::http_get;
 
 use crate::{
-    policy,
+    policy, schema,
     site::{Site, eventually, free_ports},
 };
 
@@ -65,6 +65,8 @@ fn weir_runs_beside_aci_containers() {
     eventually("a ready agent", || site.ask_agent("n1", "status").0 == Some(0));
     let (_, said) = site.ask_agent("n1", "status");
     assert!(said.contains("datapath    opflex: ") && said.contains("6 files"), "{said}");
+    let (_, said) = site.ask_agent("n1", "status -o json");
+    schema::check(&serde_json::from_str(&said).unwrap());
     let scrape = |path: &str| http_get(([127, 0, 0, 1], metrics).into(), path).unwrap();
     let (code, text) = scrape("/metrics");
     assert!(code == 200 && text.contains("weir_opflex_in_sync 1"), "{text}");

@@ -7,6 +7,8 @@
 mod beside;
 mod insecure;
 mod order;
+#[path = "../schema/mod.rs"]
+mod schema;
 mod services;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod site;

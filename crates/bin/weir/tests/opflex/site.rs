@@ -365,7 +365,11 @@ impl Site {
     /// The exit code and the output of `weir status` or `weir drops` for the agent of a node.
     pub(crate) fn ask_agent(&self, node: &str, subcommand: &str) -> (Option<i32>, String) {
         let address = format!("127.0.0.1:{}", self.port_of(node));
-        let output = weir().args([subcommand, "--agent", &address]).output().unwrap();
+        let output = weir()
+            .args(subcommand.split_whitespace())
+            .args(["--agent", &address])
+            .output()
+            .unwrap();
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(text).unwrap())
     }

@@ -51,8 +51,13 @@ fn the_applied_acls_are_those_that_are_rendered_and_counted() {
 
     let output = node.run(&["render", "--datapath", "hcn", "--node", "win-1", "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let pods: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let web = pods.as_array().unwrap().iter().find(|pod| pod["Pod"] == "count/web").unwrap();
+    let rendered: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let web = rendered["endpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|pod| pod["Pod"] == "count/web")
+        .unwrap();
     let policies = web["Policies"].as_array().unwrap();
     let rendered = comparable(policies.iter().map(|policy| policy["Settings"].clone()));
     assert_eq!(rendered, applied(&node, WEB_ID));
