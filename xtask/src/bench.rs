@@ -11,9 +11,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         Some(&"datapath") => test::kernel_tools()?,
         Some(&"cluster") => {
             test::kernel_tools()?;
-            cluster::run()?;
+            cluster::build()?;
         }
-        Some(&"hpp") if !arguments.contains(&"--memory") => cluster::run()?,
+        Some(&"hpp") if !arguments.contains(&"--memory") => cluster::build()?,
         _ => {}
     }
     let mut bench = shell::command("cargo", &["run", "--release", "-p", "weir-bench", "--"]);

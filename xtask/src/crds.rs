@@ -21,7 +21,7 @@ const PACKAGES: [&str; 2] = ["golang-go", "golang-k8s-apiextensions-apiserver-de
 
 /// Runs the tests of the definitions. Returns whether all passed.
 pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
-    cluster::run()?;
+    cluster::build()?;
     build_server()?;
     let tests =
         ["test", "-p", "weir-controllers", "--locked", "--test", "definitions", "--", "api_server"];

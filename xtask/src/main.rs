@@ -41,7 +41,11 @@ Usage: cargo xtask <task>
                       engine, kernel, cni, opflex, http. --seconds N: N seconds for each.
   bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
-  cluster             Build an API server for the tests into the cache. `test` does this too.
+  cluster build       Build the programs of a cluster into the cache. `test` does this too.
+  cluster up          Start a cluster of real nodes on this machine: containerd, kubelet, kube-proxy.
+                      --nodes N: 2 unless given. --image FILE: import an image (repeatable).
+                      --kubernetes DIR: the programs of another version. Needs root.
+  cluster down        Remove that cluster.
   tools               Install helm, hadolint and promtool into the cache. `test` does this too.
   help                Print this text.
 ";
@@ -69,7 +73,7 @@ fn run() -> Result<()> {
         ["test", part] => test::run_part(part),
         // The dev profile: optimized code would take three times as long to build.
         ["demo"] => shell::run(shell::command("cargo", &["run", "-p", "weir", "--", "demo"])),
-        ["cluster"] => cluster::run(),
+        ["cluster", arguments @ ..] => cluster::run(arguments),
         ["tools"] => tools::run(),
         ["package"] => package::run(),
         ["fuzz", arguments @ ..] => fuzz::run_with(arguments),

@@ -60,7 +60,7 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
         }
         "cluster" => {
             kernel_tools()?;
-            cluster::run()?;
+            cluster::build()?;
             tools::run()?;
             cargo_test(&CLUSTER, &mut counts)?
         }
@@ -87,7 +87,7 @@ pub(crate) fn run() -> Result<()> {
     tools::run()?;
     let binaries = std::thread::scope(|scope| {
         // Go and cargo each leave a core idle while they link, so they run side by side.
-        let programs = scope.spawn(cluster::run);
+        let programs = scope.spawn(cluster::build);
         shell::run(shell::command("cargo", &["fmt", "--all", "--check"]))?;
         shell::run(shell::command(
             "cargo",

@@ -17,7 +17,7 @@ pub(super) const ACI: &str = "aci-containers-system";
 pub(super) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        let cluster = Cluster::start().expect("`cargo xtask cluster` builds the programs");
+        let cluster = Cluster::start().expect("`cargo xtask cluster build` builds the programs");
         for name in [NAMESPACE, CONTROLLER_NAMESPACE, ACI] {
             let namespace = json!({"metadata": {"name": name}});
             cluster.create("/api/v1/namespaces", &namespace).expect("a namespace");

@@ -43,7 +43,7 @@ pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
                 .with_context(|| format!("cannot install {package}; install it yourself"))?;
         }
     }
-    cluster::run()?;
+    cluster::build()?;
     let flags = library::flags()?;
     let mut build = cargo(
         &["build", "--locked", "--target", TARGET, "-p", "weir", "-p", "weir-hns-fake"],

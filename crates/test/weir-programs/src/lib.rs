@@ -1,6 +1,6 @@
 //! Finds the external programs that tests run: etcd, kube-apiserver and others.
 //!
-//! `cargo xtask cluster` builds them into a cache and weir-cluster runs them. Both use this crate, so
+//! `cargo xtask cluster build` builds them into a cache and weir-cluster runs them. Both use this crate, so
 //! that they search the same folders. It has no dependencies: xtask must build in seconds.
 
 use std::{
@@ -32,7 +32,7 @@ impl Programs {
     }
 }
 
-/// Finds Kubernetes' garbage collector. Only `cargo xtask cluster` builds it as a program.
+/// Finds Kubernetes' garbage collector. Only `cargo xtask cluster build` builds it as a program.
 pub fn garbage_collector() -> Result<PathBuf, Missing> {
     find("garbage-collector")
 }
@@ -42,17 +42,43 @@ pub fn definitions_server() -> Result<PathBuf, Missing> {
     find("apiextensions-apiserver")
 }
 
-/// Searches the folder that `KUBEBUILDER_ASSETS` names, then `PATH`, then the cache.
 fn find(name: &'static str) -> Result<PathBuf, Missing> {
-    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    find_program(None, name)
+}
+
+/// Searches a given folder, then the one that `KUBEBUILDER_ASSETS` names, then `PATH`, then `/usr/sbin`,
+/// then the cache.
+pub fn find_program(first: Option<&Path>, name: &'static str) -> Result<PathBuf, Missing> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let folders = assets.into_iter().chain(env::split_paths(&path)).chain(cluster_cache());
-    let folders = folders.filter(|folder| !folder.as_os_str().is_empty());
+    let system = env::split_paths(&path).chain(["/usr/sbin".into()]);
+    search(first, system.chain(cluster_cache()), name)
+}
+
+/// Searches a given folder, then the one that `KUBEBUILDER_ASSETS` names, then those of the system, then
+/// the cache. A CNI plugin can have the name of another program: `bridge`.
+pub fn find_cni_plugin(first: Option<&Path>, name: &'static str) -> Result<PathBuf, Missing> {
+    let system = ["/usr/lib/cni", "/opt/cni/bin"].into_iter().map(PathBuf::from);
+    search(first, system.chain(cni_cache()), name)
+}
+
+fn search(
+    first: Option<&Path>,
+    system: impl Iterator<Item = PathBuf>,
+    name: &'static str,
+) -> Result<PathBuf, Missing> {
+    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let given = first.map(Path::to_path_buf).into_iter().chain(assets);
+    let folders = given.chain(system).filter(|folder| !folder.as_os_str().is_empty());
     let mut candidates = folders.map(|folder| folder.join(name));
     candidates.find(|file| is_program(file)).ok_or(Missing { program: name })
 }
 
-/// The folder that `cargo xtask cluster` installs programs into. The last number of its name changes
+/// The folder that `cargo xtask cluster build` installs CNI plugins into.
+pub fn cni_cache() -> Option<PathBuf> {
+    Some(cluster_cache()?.join("cni"))
+}
+
+/// The folder that `cargo xtask cluster build` installs programs into. The last number of its name changes
 /// with the build recipe, so that an old cache is not used.
 pub fn cluster_cache() -> Option<PathBuf> {
     Some(cache()?.join("cluster-1.20.2-3"))
@@ -69,7 +95,8 @@ pub fn cache() -> Option<PathBuf> {
 /// A required program that no searched folder contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    program: &'static str,
+    /// Its name.
+    pub program: &'static str,
 }
 
 impl fmt::Display for Missing {
@@ -77,7 +104,7 @@ impl fmt::Display for Missing {
         let Missing { program } = self;
         write!(
             f,
-            "{program} is not in KUBEBUILDER_ASSETS, PATH or the cache: run `cargo xtask cluster`"
+            "{program} is not in KUBEBUILDER_ASSETS, PATH or the cache: run `cargo xtask cluster build`"
         )
     }
 }

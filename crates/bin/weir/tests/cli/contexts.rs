@@ -1,4 +1,4 @@
-//! Live clusters of a ClusterSet. `cargo xtask cluster` provides the API servers.
+//! Live clusters of a ClusterSet. `cargo xtask cluster build` provides the API servers.
 
 use std::{fs, path::Path, process::Output, thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Commands that read a cluster. `cargo xtask cluster` provides the API server.
+//! Commands that read a cluster. `cargo xtask cluster build` provides the API server.
 
 use std::path::Path;
 

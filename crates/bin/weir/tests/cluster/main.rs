@@ -1,5 +1,5 @@
 //! Agents on nodes of network namespaces, with a real API server, real rules and real packets.
-//! `cargo xtask cluster` provides the server.
+//! `cargo xtask cluster build` provides the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

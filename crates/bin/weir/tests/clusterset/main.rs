@@ -1,5 +1,5 @@
 //! Two clusters and a broker, each with a real API server, with controllers, agents and real
-//! packets between the clusters. `cargo xtask cluster` provides the server.
+//! packets between the clusters. `cargo xtask cluster build` provides the server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

@@ -1,5 +1,5 @@
 //! Cisco ACI from end to end: a real API server, the controller, the agents of two nodes, and their
-//! files. The test follows the example of the design. `cargo xtask cluster` provides the API
+//! files. The test follows the example of the design. `cargo xtask cluster build` provides the API
 //! server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]

@@ -1,4 +1,4 @@
-//! Events about policies, in a real API server. `cargo xtask cluster` builds one.
+//! Events about policies, in a real API server. `cargo xtask cluster build` builds one.
 
 use weir_cluster::{Cluster, Right};
 use weir_kube::{Access, Recorder};

@@ -1,4 +1,4 @@
-//! Policies across clusters with real API servers: a broker and two members. `cargo xtask cluster`
+//! Policies across clusters with real API servers: a broker and two members. `cargo xtask cluster build`
 //! installs the programs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]

@@ -1,4 +1,4 @@
-//! Controllers against a real API server, which `cargo xtask cluster` installs.
+//! Controllers against a real API server, which `cargo xtask cluster build` installs.
 //!
 //! Version 1.20 validates schemas but not CEL rules. Kubernetes' garbage collector runs beside it.
 

@@ -1,4 +1,4 @@
-//! Tests against a real API server. `cargo xtask cluster` builds one.
+//! Tests against a real API server. `cargo xtask cluster build` builds one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 

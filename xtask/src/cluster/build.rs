@@ -1,8 +1,8 @@
-//! `cargo xtask cluster`: builds an API server and its store for tests from Debian's packages.
+//! `cargo xtask cluster build`: builds the programs of a cluster for tests from Debian's packages.
 //!
 //! ```text
-//!  the system's package sources ─► private package lists ─► etcd-server, golang-1.19, source of kubernetes
-//!                                                                  go build ─► cache
+//!  the system's package sources ─► private package lists ─► golang-1.19, source of kubernetes ─go build─► cache
+//!                                                       └─► etcd, containerd, runc, CNI plugins ──copy──► cache
 //! ```
 //!
 //! It unpacks packages beside the cache and installs none, so it needs no root and starts no service.
@@ -16,76 +16,121 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use weir_programs::{Programs, cluster_cache, garbage_collector};
+use weir_programs::{cluster_cache, find_cni_plugin, find_program};
+use weir_testbed::CNI_PLUGINS;
 
 use crate::{
     debian::{self, Packages, Scratch},
     shell,
 };
 
-/// The source of the API server, with all its dependencies.
+/// The source of Kubernetes, with all its dependencies.
 const SOURCE: &str = "kubernetes_1.20.5+really1.20.2.orig.tar.gz";
 const SOURCE_SHA256: &str = "b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5247dd671ecdfc";
 const VERSION: &str = "v1.20.2";
-const PACKAGES: [&str; 4] =
-    ["etcd-server", "golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
+/// The Go toolchain, and a dependency.
+const GO_PACKAGES: [&str; 3] =
+    ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 /// A dependency that is too old for this Go: the API server would crash when it reads a custom
 /// resource. A Debian package has a newer version.
 const REPLACED: &str = "github.com/modern-go/reflect2";
 /// The import path of the source.
 const MODULE: &str = "k8s.io/kubernetes";
 
-/// Builds the programs of a cluster unless the tests can already find them.
+/// The programs that are built from source.
+const BUILT: [&str; 6] = [
+    "kube-apiserver",
+    "garbage-collector",
+    "kubelet",
+    "kube-proxy",
+    "kube-scheduler",
+    "kube-controller-manager",
+];
+/// The programs of Debian's packages: name, package, folder in the package.
+const PACKAGED: [(&str, &str, &str); 5] = [
+    ("etcd", "etcd-server", "usr/bin"),
+    ("containerd", "containerd", "usr/bin"),
+    ("containerd-shim-runc-v2", "containerd", "usr/bin"),
+    ("ctr", "containerd", "usr/bin"),
+    ("runc", "runc", "usr/sbin"),
+];
+const PLUGIN_PACKAGE: &str = "containernetworking-plugins";
+
+/// Builds the programs of a cluster that the tests cannot find.
 pub(crate) fn run() -> Result<()> {
-    if let (Ok(Programs { etcd, kube_apiserver }), Ok(collector)) =
-        (Programs::find(), garbage_collector())
-    {
-        let [etcd, kube_apiserver, collector] =
-            [etcd, kube_apiserver, collector].map(|program| program.display().to_string());
-        eprintln!("API tests use {kube_apiserver}, {etcd} and {collector}.");
+    let is_missing = |name: &&'static str| find_program(None, name).is_err();
+    let built: Vec<&str> = BUILT.into_iter().filter(is_missing).collect();
+    let packaged: Vec<_> = PACKAGED.into_iter().filter(|(name, ..)| is_missing(name)).collect();
+    let is_missing = |name: &&'static str| find_cni_plugin(None, name).is_err();
+    let plugins: Vec<&str> = CNI_PLUGINS.into_iter().filter(is_missing).collect();
+    if built.is_empty() && packaged.is_empty() && plugins.is_empty() {
         return Ok(());
     }
+    let missing: Vec<&str> =
+        built.iter().copied().chain(packaged.iter().map(|one| one.0)).collect();
+    let missing = missing.join(", ");
     let tools = [("apt-get", "--version"), ("dpkg-deb", "--version"), ("tar", "--version")];
     if let Some((tool, _)) = tools.iter().find(|(tool, flag)| !shell::exists(tool, &[flag])) {
         bail!(
             "{tool} is missing: on systems other than Debian, set KUBEBUILDER_ASSETS to a folder with \
-             etcd, kube-apiserver and garbage-collector (xtask/src/garbage-collector.go)"
+             {missing} (garbage-collector: xtask/src/cluster/garbage-collector.go)"
         );
     }
     let cache =
         cluster_cache().context("neither XDG_CACHE_HOME nor HOME names a folder for the cache")?;
     eprintln!(
-        "API tests need kube-apiserver, etcd and Kubernetes' garbage collector. Building them from \
-         Debian's source into {}: this takes about five minutes, once.",
+        "Cluster tests need {missing}. Making them from Debian's packages into {}: all of them take \
+         about eight minutes, once.",
         cache.display()
     );
     let start = Instant::now();
     let folder = Scratch::beside(&cache)?;
-    let source = unpack(&folder.0)?;
+    let mut packages: BTreeSet<&str> = packaged.iter().map(|(_, package, _)| *package).collect();
+    if !built.is_empty() {
+        packages.extend(GO_PACKAGES);
+    }
+    if !plugins.is_empty() {
+        packages.insert(PLUGIN_PACKAGE);
+    }
+    download(&folder.0, &packages, !built.is_empty())?;
+    debian::unpack(&folder.0)?;
     let finished = folder.0.join("finished");
     fs::create_dir(&finished)?;
-    // The user may have installed both.
-    if Programs::find().is_err() {
-        build_server(&folder.0, &source, &finished)?;
+    let copied = packaged.iter().map(|(name, _, path)| (*path, *name, finished.join(name)));
+    let cni = finished.join("cni");
+    fs::create_dir(&cni)?;
+    let copied = copied.chain(plugins.iter().map(|name| ("usr/lib/cni", *name, cni.join(name))));
+    for (path, name, to) in copied {
+        let from = folder.0.join("root").join(path).join(name);
+        fs::copy(&from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     }
-    build_collector(&folder.0, &source, &finished)?;
-    fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    for program in fs::read_dir(&finished)? {
-        let program = program?;
-        let path = cache.join(program.file_name());
-        // A rename is atomic: another process never finds an incomplete program.
-        fs::rename(program.path(), &path)
-            .with_context(|| format!("cannot move a program to {}", path.display()))?;
+    if !built.is_empty() {
+        let source = unpack_source(&folder.0)?;
+        compile(&folder.0, &source, &finished, &built)?;
     }
+    move_files(&cni, &cache.join("cni"))?;
+    move_files(&finished, &cache)?;
     eprintln!("Built the programs in {} s.", start.elapsed().as_secs());
     Ok(())
 }
 
-/// Downloads everything into a folder and unpacks it. Returns the folder of the source.
-fn unpack(folder: &Path) -> Result<PathBuf> {
+/// Moves the files of a folder. A rename is atomic: another process never finds an incomplete program.
+fn move_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    for program in fs::read_dir(from)? {
+        let program = program?;
+        let path = to.join(program.file_name());
+        if program.file_type()?.is_file() {
+            fs::rename(program.path(), &path)
+                .with_context(|| format!("cannot move a program to {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks the source. Returns its folder.
+fn unpack_source(folder: &Path) -> Result<PathBuf> {
     let at = |name: &str| folder.join(name);
-    download(folder)?;
-    debian::unpack(folder)?;
     let source = at("go/src").join(MODULE);
     fs::create_dir_all(&source)?;
     let mut unpack = shell::command("tar", &["-xz", "--strip-components=1", "-f"]);
@@ -99,15 +144,37 @@ fn unpack(folder: &Path) -> Result<PathBuf> {
     Ok(source)
 }
 
-/// Builds the API server and copies etcd beside it.
-fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
+/// Compiles programs. One command compiles the packages that they share only once.
+fn compile(folder: &Path, source: &Path, finished: &Path, names: &[&str]) -> Result<()> {
+    if names.contains(&"kube-apiserver") {
+        generate_openapi(folder, source)?;
+    }
+    // A small program around one controller of Kubernetes.
+    let collector = source.join("cmd/garbage-collector");
+    fs::create_dir_all(&collector)?;
+    fs::write(collector.join("main.go"), include_str!("garbage-collector.go"))?;
+
+    let set = |name: &str, value: &str| {
+        format!("-X {MODULE}/vendor/k8s.io/component-base/version.{name}={value}")
+    };
+    let flags =
+        ["-s -w".into(), set("gitVersion", VERSION), set("gitMajor", "1"), set("gitMinor", "20")];
+    let mut compile = go(folder, source, "go");
+    compile.args(["build", "-trimpath", "-ldflags", &flags.join(" "), "-o"]);
+    // With a slash at the end, it is a folder also for a single program.
+    compile.arg(format!("{}/", finished.display()));
+    compile.args(names.iter().map(|name| format!("{MODULE}/cmd/{name}")));
+    shell::run(compile)
+}
+
+/// Generates the files that Debian's source lacks.
+fn generate_openapi(folder: &Path, source: &Path) -> Result<()> {
     let at = |name: &str| folder.join(name);
     let generator = at("openapi-gen");
     let mut compile = go(folder, source, "go");
-    compile.args(["build", "-o"]).arg(&generator);
+    compile.args(["build", "-trimpath", "-o"]).arg(&generator);
     compile.arg(format!("{MODULE}/vendor/k8s.io/kube-openapi/cmd/openapi-gen"));
     shell::run(compile)?;
-    // Debian's source lacks the generated files.
     let mut generate = go(folder, source, &generator.to_string_lossy());
     generate.arg("-i").arg(packages_with_openapi(source)?.join(","));
     generate.args(["-p", "k8s.io/kubernetes/pkg/generated/openapi", "-O", "zz_generated.openapi"]);
@@ -118,42 +185,17 @@ fn build_server(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
     if !generated.status.success() {
         bail!("openapi-gen failed: {}", String::from_utf8_lossy(&generated.stderr));
     }
-
-    let server = finished.join("kube-apiserver");
-    let set = |name: &str, value: &str| {
-        format!("-X {MODULE}/vendor/k8s.io/component-base/version.{name}={value}")
-    };
-    let flags =
-        ["-s -w".into(), set("gitVersion", VERSION), set("gitMajor", "1"), set("gitMinor", "20")];
-    let mut compile = go(folder, source, "go");
-    compile.args(["build", "-trimpath", "-ldflags", &flags.join(" "), "-o"]).arg(&server);
-    compile.arg(format!("{MODULE}/cmd/kube-apiserver"));
-    shell::run(compile)?;
-    fs::copy(at("root/usr/bin/etcd"), finished.join("etcd")).context("cannot copy etcd")?;
-    for program in ["kube-apiserver", "etcd"] {
-        let mut version = Command::new(finished.join(program));
-        version.arg("--version");
-        shell::run(version)?;
-    }
     Ok(())
 }
 
-/// Builds the garbage collector: a small program around one controller of Kubernetes. The whole
-/// controller manager would take as long to build as the API server.
-fn build_collector(folder: &Path, source: &Path, finished: &Path) -> Result<()> {
-    let main = source.join("cmd/garbage-collector");
-    fs::create_dir_all(&main)?;
-    fs::write(main.join("main.go"), include_str!("garbage-collector.go"))?;
-    let mut compile = go(folder, source, "go");
-    compile.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
-    compile.arg(finished.join("garbage-collector")).arg(format!("{MODULE}/cmd/garbage-collector"));
-    shell::run(compile)
-}
-
-/// Downloads the packages and the source.
-fn download(folder: &Path) -> Result<()> {
+/// Downloads packages and, if needed, the source.
+fn download(folder: &Path, names: &BTreeSet<&str>, needs_source: bool) -> Result<()> {
     let packages = Packages::with_sources(folder, with_sources, with_source_lines)?;
-    packages.apt(&[&["download"], &PACKAGES[..]].concat())?;
+    let names: Vec<&str> = names.iter().copied().collect();
+    packages.apt(&[&["download"], &names[..]].concat())?;
+    if !needs_source {
+        return Ok(());
+    }
     packages.apt(&["source", "--download-only", "kubernetes"])?;
     let sum = Command::new("sha256sum").arg(SOURCE).current_dir(folder).output();
     let sum = sum.context("cannot run sha256sum")?;
