@@ -1,4 +1,4 @@
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::{command, json, stderr, stdout, weir, weir_reading};
 
@@ -22,6 +22,21 @@ fn version_has_a_command_and_a_flag() {
     assert!(stdout(&weir("--version")).starts_with("weir 0."));
     let version = json(&weir("version -o json"));
     assert!(version["version"].is_string() && version["platform"].is_string());
+}
+
+#[test]
+fn version_names_the_commit_and_the_build() {
+    let version = json(&weir("version -o json"));
+    let text = stdout(&weir("version"));
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).output().unwrap();
+    // Sources without a repository have no commit, or the one that their packager gave.
+    if head.status.success() {
+        let head = String::from_utf8(head.stdout).unwrap().trim().to_owned();
+        assert_eq!(version["commit"], head);
+        assert_eq!(text.lines().nth(1), Some(&*format!("commit {}", &head[..12])), "{text}");
+    }
+    assert!(version["build"]["rustc"].as_str().unwrap().starts_with("rustc 1."));
+    assert_eq!(version["build"]["profile"], "debug");
 }
 
 #[test]
