@@ -22,6 +22,9 @@ use crate::{
 ///
 /// `git:REVISION` reads manifests of a commit, without a checkout: those in the current folder, or
 /// at the paths after `--`. `weir diff git:REVISION -- PATH` compares it with the working tree.
+///
+/// To compare kustomizations, render them first:
+/// `weir diff <(kubectl kustomize OLD) <(kubectl kustomize NEW)`.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
@@ -42,6 +45,9 @@ pub(crate) struct DiffCommand {
     live: LiveArgs,
     #[command(flatten)]
     pod_network: PodNetworkArgs,
+    /// The namespace of manifests without one, as with `kubectl apply -n`
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -55,6 +61,7 @@ impl DiffCommand {
             shared: &self.files,
             paths: &self.paths,
             live: &self.live,
+            namespace: self.namespace.as_deref(),
         };
         let (old, new) = sides.load()?;
         // Print the findings of both sides before failing.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use weir_kube::ClusterKinds;
+use weir_source::manifests::ManifestInput;
 
 use crate::{
     failure::Failure,
@@ -27,6 +28,8 @@ pub(crate) struct DiffSides<'a> {
     pub(crate) paths: &'a [PathBuf],
     /// The cluster.
     pub(crate) live: &'a LiveArgs,
+    /// The namespace of manifests without one.
+    pub(crate) namespace: Option<&'a str>,
 }
 
 impl DiffSides<'_> {
@@ -50,7 +53,7 @@ impl DiffSides<'_> {
         match self.new {
             Some(new) => Ok((self.load_path(self.old)?, self.load_path(new)?)),
             None if self.shared.is_empty() => {
-                let new = source::load_paths(std::slice::from_ref(self.old))?;
+                let new = self.load_paths(std::slice::from_ref(self.old))?;
                 let cluster = self.live.load(ClusterKinds::Policies, "give both OLD and NEW")?;
                 let new = cluster.with(new);
                 Ok((cluster, new))
@@ -64,7 +67,12 @@ impl DiffSides<'_> {
 
     fn load_path(&self, path: &PathBuf) -> anyhow::Result<Loaded> {
         let paths: Vec<PathBuf> = self.shared.iter().chain([path]).cloned().collect();
-        source::load_paths(&paths)
+        self.load_paths(&paths)
+    }
+
+    fn load_paths(&self, paths: &[PathBuf]) -> anyhow::Result<Loaded> {
+        let input = ManifestInput { paths, namespace: self.namespace, ..ManifestInput::default() };
+        source::load_manifests(input)
     }
 
     /// Loads sides of which at least one is a revision. Without NEW, the new side is the working
@@ -87,7 +95,7 @@ impl DiffSides<'_> {
                 None => Ok((self.load_path(side)?, Vec::new())),
                 Some(revision) => {
                     let RevisionManifests { manifests, absent, notes } =
-                        revision.load(self.shared, paths)?;
+                        revision.load(self.shared, paths, self.namespace)?;
                     notes.iter().for_each(|text| note(text));
                     Ok((Loaded::from(manifests), absent))
                 }
@@ -121,7 +129,7 @@ impl DiffSides<'_> {
         let (found, absent): (Vec<PathBuf>, Vec<PathBuf>) =
             paths.iter().cloned().partition(|path| Path::exists(path));
         let all: Vec<PathBuf> = self.shared.iter().chain(&found).cloned().collect();
-        Ok((source::load_paths(&all)?, absent))
+        Ok((self.load_paths(&all)?, absent))
     }
 }
 

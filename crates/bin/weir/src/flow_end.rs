@@ -97,6 +97,11 @@ fn full_kind(kind: &str) -> String {
         "rc" | "replicationcontrollers" => "replicationcontroller",
         "jobs" => "job",
         "cj" | "cronjobs" => "cronjob",
+        "ro" | "rollouts" => "rollout",
+        "dc" | "deploymentconfigs" => "deploymentconfig",
+        "vm" | "vms" | "virtualmachines" => "virtualmachine",
+        "vmi" | "vmis" | "virtualmachineinstances" => "virtualmachineinstance",
+        "kservice" | "services.serving.knative.dev" | "service.serving.knative.dev" => "ksvc",
         "po" | "pods" => "pod",
         other => other,
     }

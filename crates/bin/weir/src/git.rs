@@ -43,15 +43,16 @@ impl Revision {
     }
 
     /// Reads the manifests at these paths, which are relative to the current folder, beside the
-    /// shared files, which are not in the revision.
+    /// shared files, which are not in the revision. Objects without a namespace get the given one.
     pub(crate) fn load(
         &self,
         shared: &[PathBuf],
         paths: &[PathBuf],
+        namespace: Option<&str>,
     ) -> anyhow::Result<RevisionManifests> {
         let commit = self.commit()?;
         let mut contents = Contents::start()?;
-        let mut reader = ManifestReader::new();
+        let mut reader = ManifestReader::new().with_default_namespace(namespace);
         for file in source::case_files(shared)? {
             reader.read_file(file.to_string_lossy().into(), &source::read_file(&file)?);
         }

@@ -26,6 +26,7 @@ mod flow_end;
 mod git;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
+mod kustomize;
 mod label_selector;
 mod lint;
 mod listen;

@@ -14,11 +14,12 @@ use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
 use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World};
 use weir_reach::ReachState;
-use weir_source::LoadError;
+use weir_source::{LoadError, manifests::ManifestInput};
 
 use crate::{
     clusters::ClustersArgs,
     failure::{Failure, nearest},
+    kustomize,
     pod_network::PodNetworkArgs,
     present::{
         self,
@@ -35,11 +36,17 @@ pub(crate) struct SourceArgs {
     /// cluster]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
+    /// A folder with a kustomization, rendered by `kubectl kustomize` or `kustomize build`
+    /// [repeatable]
+    #[arg(short = 'k', long = "kustomize", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    kustomizations: Vec<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
     #[command(flatten)]
     pub(crate) pod_network: PodNetworkArgs,
-    /// Restrict the output to a namespace; in explain, the namespace of pod names without one
+    /// Restrict the output to a namespace. Manifests without a namespace belong to it, as with
+    /// `kubectl apply -n`; objects of other namespaces keep theirs and still count as peers. In
+    /// explain, also the namespace of pod names without one
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 }
@@ -180,10 +187,16 @@ impl SourceArgs {
     }
 
     fn load_kinds(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
-        let loaded = if self.files.is_empty() {
+        let loaded = if self.files.is_empty() && self.kustomizations.is_empty() {
             self.live.load(kinds, "give manifests with -f PATH")?
         } else {
-            load_paths(&self.files)?
+            let rendered = kustomize::render_all(&self.kustomizations)?;
+            let paths = &self.files;
+            load_manifests(ManifestInput {
+                paths,
+                rendered: &rendered,
+                namespace: self.namespace(),
+            })?
         };
         let loaded = self.pod_network.apply(loaded)?;
         if let Some(namespace) = self.namespace() {
@@ -216,10 +229,11 @@ impl SourceArgs {
     fn kubeconfig_of(&self, clusters: &ClustersArgs) -> Result<Option<&Path>, Failure> {
         let kubeconfig = self.live.kubeconfig.as_deref();
         let is_unused = kubeconfig.is_some() && !clusters.has_context();
-        if self.files.is_empty() && self.live.context.is_none() && !is_unused {
+        let has_manifests = !self.files.is_empty() || !self.kustomizations.is_empty();
+        if !has_manifests && self.live.context.is_none() && !is_unused {
             return Ok(kubeconfig);
         }
-        let what = "--cluster cannot be combined with -f, --context, or an unused --kubeconfig";
+        let what = "--cluster cannot be combined with -f, -k, --context, or an unused --kubeconfig";
         let hint = "give the source of each cluster: --cluster NAME=PATH or \
                     --cluster NAME=context:CONTEXT";
         Err(Failure::new(what, hint))
@@ -238,8 +252,13 @@ impl SourceArgs {
 
 /// Reads the world from files and directories.
 pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
+    load_manifests(ManifestInput { paths, ..ManifestInput::default() })
+}
+
+/// Reads the world from manifests.
+pub(crate) fn load_manifests(input: ManifestInput<'_>) -> anyhow::Result<Loaded> {
     let _working = Working::new("reading manifests");
-    let manifests = weir_source::manifests::load(paths, &mut io::stdin().lock()).map_err(failed)?;
+    let manifests = input.load(&mut io::stdin().lock()).map_err(failed)?;
     Ok(Loaded::from(manifests))
 }
 

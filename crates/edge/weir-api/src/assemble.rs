@@ -1,3 +1,6 @@
+mod networks;
+mod workloads;
+
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
     net::IpAddr,
@@ -11,12 +14,15 @@ use weir_model::{
 
 use crate::{
     Manifests, WorkloadRef, address,
-    lower::{Lowered, Template, keep},
+    lower::{Attachments, Lowered, PodTraits, PrimaryNetwork, Template, keep},
     stricter::{stricter, without_lines},
 };
 
 /// The code of a finding about two different definitions of an object other than a policy.
-pub(crate) const CONFLICT: &str = "conflicting-object";
+pub const CONFLICT: &str = "conflicting-object";
+
+/// The code of a finding about two definitions of an object.
+pub const DUPLICATE: &str = "duplicate-object";
 
 /// Assembles the lowered objects. The result does not depend on the order of the files, except for
 /// which of two conflicting objects is the first.
@@ -27,6 +33,9 @@ pub(crate) struct Assembly {
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     declared: BTreeMap<PodId, Vec<PortRange>>,
+    /// The networks that pods request.
+    attached: BTreeMap<PodId, Attachments>,
+    primary_networks: Vec<PrimaryNetwork>,
     templates: BTreeMap<WorkloadRef, Template>,
     generated_for: BTreeMap<PolicyId, Name>,
     requested: Vec<(Policy, Name)>,
@@ -38,6 +47,7 @@ impl Assembly {
         let requested = self.add_requested();
         let owners = self.assign_pods();
         self.imply_namespaces();
+        let unjudged = self.find_unjudged();
         let synthetic = assign_synthetic_addresses(&mut self.objects);
         // Namespaces and nodes come first. Within a kind, the objects are sorted already.
         let mut first = Vec::new();
@@ -53,6 +63,7 @@ impl Assembly {
             findings,
             owners,
             declared: self.declared,
+            unjudged,
             generated_for: self.generated_for,
             requested,
             synthetic,
@@ -74,12 +85,10 @@ impl Assembly {
                     self.generated_for.extend(id.map(|id| (id, by)));
                 }
             }
-            Lowered::Pod { pod, owners, declared } => {
+            Lowered::Pod { pod, owners, traits } => {
                 let id = pod.id.clone();
                 if self.put(Object::Pod(pod)) {
-                    if !declared.is_empty() {
-                        self.declared.insert(id.clone(), declared);
-                    }
+                    self.put_traits(&id, traits);
                     if !owners.is_empty() {
                         self.owned.insert(id, owners);
                     }
@@ -87,7 +96,18 @@ impl Assembly {
             }
             Lowered::Requested { policy, by } => self.requested.push((policy, by)),
             Lowered::Template(template) => self.put_template(template),
+            Lowered::PrimaryNetwork(network) => self.primary_networks.push(network),
             Lowered::Unknown { .. } => (),
+        }
+    }
+
+    fn put_traits(&mut self, id: &PodId, traits: PodTraits) {
+        let PodTraits { declared, networks } = traits;
+        if !declared.is_empty() {
+            self.declared.insert(id.clone(), declared);
+        }
+        if !networks.is_empty() {
+            self.attached.insert(id.clone(), networks);
         }
     }
 
@@ -121,93 +141,6 @@ impl Assembly {
                 false
             }
         }
-    }
-
-    fn put_template(&mut self, template: Template) {
-        let owner = WorkloadRef {
-            namespace: template.pod.id.namespace.clone(),
-            kind: template.kind.clone(),
-            name: template.pod.id.name.clone(),
-        };
-        let again = template.pod.location.clone();
-        match self.templates.entry(owner) {
-            btree_map::Entry::Vacant(entry) => {
-                entry.insert(template);
-            }
-            btree_map::Entry::Occupied(entry) => {
-                let WorkloadRef { namespace, kind, name } = entry.key().clone();
-                let name = ObjectRef { kind, namespace, name };
-                let first = entry.get().pod.location.clone();
-                let finding = if entry.get().is_equivalent(&template) {
-                    equal(name, first, again)
-                } else {
-                    conflict(name, first, again)
-                };
-                keep(&mut self.findings, finding);
-            }
-        }
-    }
-
-    /// Finds the pods of each workload, and creates one for each workload without pods.
-    fn assign_pods(&mut self) -> BTreeMap<WorkloadRef, Vec<PodId>> {
-        let mut owners: BTreeMap<WorkloadRef, Vec<PodId>> = BTreeMap::new();
-        for (id, own) in &self.owned {
-            let hash = match self.objects.get(&Key::Pod(id.clone())) {
-                Some(Object::Pod(pod)) => pod.labels.value("pod-template-hash"),
-                _ => None,
-            };
-            for owner in self.ancestors(&id.namespace, own, hash) {
-                owners.entry(owner).or_default().push(id.clone());
-            }
-        }
-        for (owner, template) in &self.templates {
-            // A Deployment and its ReplicaSets share one pod. Old ReplicaSets have none.
-            let above = self.ancestors(&owner.namespace, &template.owners, None);
-            let has_pod_above =
-                above.iter().any(|above| template.idle || self.templates.contains_key(above));
-            if owners.contains_key(owner) || has_pod_above {
-                continue;
-            }
-            let mut pod = template.pod.clone();
-            pod.id.name = free_name(&self.objects, owner);
-            owners.entry(owner.clone()).or_default().push(pod.id.clone());
-            self.declared.insert(pod.id.clone(), template.declared.clone());
-            self.objects.insert(Key::Pod(pod.id.clone()), Object::Pod(pod));
-        }
-        owners
-    }
-
-    /// The owners, their known owners, and so on.
-    fn ancestors(
-        &self,
-        namespace: &Name,
-        own: &[(Name, Name)],
-        hash: Option<&Name>,
-    ) -> BTreeSet<WorkloadRef> {
-        let owner = |(kind, name): &(Name, Name)| WorkloadRef {
-            namespace: namespace.clone(),
-            kind: kind.clone(),
-            name: name.clone(),
-        };
-        let mut all = BTreeSet::new();
-        let mut next: Vec<WorkloadRef> = own.iter().map(owner).collect();
-        while let Some(one) = next.pop() {
-            match self.templates.get(&one) {
-                Some(template) => next.extend(template.owners.iter().map(owner)),
-                // The name of a missing ReplicaSet still contains the name of its Deployment.
-                None if &*one.kind == "replicaset" => {
-                    let deployment =
-                        hash.and_then(|hash| one.name.strip_suffix(&**hash)?.strip_suffix('-'));
-                    next.extend(deployment.map(|name| owner(&("deployment".into(), name.into()))));
-                }
-                None => (),
-            }
-            // Stop at a cycle of owners.
-            if all.len() >= 16 || !all.insert(one) {
-                break;
-            }
-        }
-        all
     }
 
     /// Adds the namespaces that objects mention. Repositories rarely contain them, but in a cluster
@@ -291,20 +224,6 @@ pub(crate) fn assign_synthetic_addresses(objects: &mut BTreeMap<Key, Object>) ->
     address::assign(pods, |name| nodes.get(name).cloned(), &mut taken)
 }
 
-/// A free name for the pod of a workload: the workload's name, or one derived from it.
-fn free_name(objects: &BTreeMap<Key, Object>, owner: &WorkloadRef) -> Name {
-    let WorkloadRef { namespace, kind, name } = owner;
-    let longer = (1_u32..).map(|n| match n {
-        1 => format!("{name}-{kind}"),
-        n => format!("{name}-{kind}-{n}"),
-    });
-    std::iter::once(name.to_string())
-        .chain(longer)
-        .map(Name::from)
-        .find(|name| !objects.contains_key(&Key::Pod(PodId::new(namespace.clone(), name.clone()))))
-        .unwrap_or_else(|| name.clone())
-}
-
 /// The finding about an object that is defined twice.
 pub(crate) fn duplicate(
     object: ObjectRef,
@@ -315,7 +234,7 @@ pub(crate) fn duplicate(
     let first = first.map_or(String::new(), |first| format!(" and in {first}"));
     Finding {
         location: again,
-        code: "duplicate-object",
+        code: DUPLICATE,
         severity: Severity::Error,
         message: format!("{object} is defined twice, here{first}; {kept}"),
         object: Some(object),
@@ -357,13 +276,6 @@ pub fn is_equivalent(one: &Object, other: &Object) -> bool {
             *one == EndpointSlice { location: one.location.clone(), ..other.clone() }
         }
         (one, other) => one == other,
-    }
-}
-
-impl Template {
-    fn is_equivalent(&self, other: &Template) -> bool {
-        let pod = Pod { location: self.pod.location.clone(), ..other.pod.clone() };
-        self.pod == pod && self.owners == other.owners && self.idle == other.idle
     }
 }
 

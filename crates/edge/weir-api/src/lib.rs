@@ -33,10 +33,10 @@ mod stricter;
 mod testing;
 
 pub use address::PodNetworks;
-pub use assemble::{assign_addresses, is_equivalent, merge};
+pub use assemble::{CONFLICT, DUPLICATE, assign_addresses, is_equivalent, merge};
 pub use case::{Case, cases};
 pub use document::Tree;
-pub use lower::{Lowering, address, object};
+pub use lower::{Attachments, Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
 pub use probe::{Probe, ProbeEnd, ProbeError};
-pub use reader::{ManifestReader, Manifests, WorkloadRef};
+pub use reader::{ManifestReader, Manifests, UNRENDERED, WorkloadRef};

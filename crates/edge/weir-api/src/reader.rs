@@ -13,7 +13,10 @@ use self::intake::Intake;
 use crate::{
     assemble::{self, Assembly},
     document::{self, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
-    lower::{self, Guess, ListKind, Lowered, MISPLACED, NOT_AN_OBJECT, TOO_MANY, keep},
+    lower::{
+        self, Attachments, Guess, ListKind, LowerContext, Lowered, MISPLACED, NOT_AN_OBJECT,
+        TOO_MANY, Template, keep,
+    },
 };
 
 /// The content of manifests.
@@ -27,6 +30,9 @@ pub struct Manifests {
     pub owners: BTreeMap<WorkloadRef, Vec<PodId>>,
     /// The ports that the containers of each pod declare, with or without a name.
     pub declared: BTreeMap<PodId, Vec<PortRange>>,
+    /// The pods with networks other than the cluster network. Results about these networks, and
+    /// about pods without the cluster network, are unknown.
+    pub unjudged: BTreeMap<PodId, Attachments>,
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
@@ -39,16 +45,16 @@ pub struct Manifests {
 
 impl Manifests {
     /// The findings because of which `objects` is incomplete or wrong: a document with a syntax
-    /// error, an object without a kind or with a misspelt one, objects in a list that is invalid, a policy
-    /// whose namespace is invalid, one of two conflicting objects, and everything beyond the limit
-    /// of findings.
+    /// error, an object without a kind or with a misspelt one, objects in a list that is invalid, a
+    /// policy whose namespace is invalid, one of two conflicting objects, objects that a program
+    /// must render first, and everything beyond the limit of findings.
     ///
     /// While there are any, results about the world may be wrong.
     pub fn missing(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| match finding.code {
             TOO_MANY | MISPLACED | assemble::CONFLICT => true,
-            // It is a warning in a document of a kind that is not supported.
-            SYNTAX => finding.severity == Severity::Error,
+            // A syntax error is a warning in a document of a kind that is not supported.
+            SYNTAX | UNRENDERED => finding.severity == Severity::Error,
             UNKNOWN_KIND => finding.severity >= Severity::Warning,
             // A finding about a field of an object names the object; this one is about a list.
             UNKNOWN_FIELD => finding.object.is_none(),
@@ -107,6 +113,7 @@ pub struct ManifestReader {
     assembly: Assembly,
     findings: Vec<Finding>,
     unknown: BTreeSet<Name>,
+    default_namespace: Option<Name>,
     documents: usize,
     objects: usize,
 }
@@ -115,6 +122,12 @@ impl ManifestReader {
     /// An empty reader.
     pub fn new() -> Self {
         ManifestReader::default()
+    }
+
+    /// Gives objects without a namespace this one instead of `default`, as `kubectl apply -n` does.
+    pub fn with_default_namespace(mut self, namespace: Option<&str>) -> Self {
+        self.default_namespace = namespace.map(|name| self.names.intern(name));
+        self
     }
 
     /// Reads one file. Errors in it become findings. A syntax error concerns only its document;
@@ -167,7 +180,11 @@ impl ManifestReader {
             self.report_misspelt(kind, location, &format!("kind: {meant}"));
             return;
         }
-        match lower::lower(file, &mut self.names, &mut self.findings, tree, list) {
+        let mut ctx = LowerContext::new(file, &mut self.names, &mut self.findings, None);
+        if let Some(namespace) = &self.default_namespace {
+            ctx.default_namespace.clone_from(namespace);
+        }
+        match lower::lower_object(&mut ctx, tree, list) {
             Some(Lowered::Unknown { kind, line, guess }) => {
                 let location = Location { file: file.clone(), line };
                 match guess {
@@ -176,7 +193,13 @@ impl ManifestReader {
                     Guess::Other => self.report_unknown_kind(kind, location),
                 }
             }
-            Some(lowered) => self.found.push(lowered),
+            Some(lowered) => {
+                if let Lowered::Template(Template { inferred: Some(kind), .. }) = &lowered {
+                    let location = Location { file: file.clone(), line: tree.line };
+                    self.report_inferred(kind.clone(), location);
+                }
+                self.found.push(lowered);
+            }
             None => (),
         }
     }
@@ -230,6 +253,14 @@ impl ManifestReader {
         self.report_once(kind, Finding { severity: Severity::Info, ..finding });
     }
 
+    /// Reports a kind of another project that has a pod template.
+    fn report_inferred(&mut self, kind: Name, location: Location) {
+        let message = format!("objects of kind {kind} are read only for their pod templates");
+        let hint = "no action is needed; their controller may add labels that are not known here";
+        let finding = general(location, UNKNOWN_KIND, message, hint.into());
+        self.report_once(kind, Finding { severity: Severity::Info, ..finding });
+    }
+
     /// Reports an unsupported kind, unless it was reported before.
     fn report_once(&mut self, kind: Name, finding: Finding) {
         if self.unknown.insert(kind) {
@@ -252,6 +283,10 @@ const FOREIGN_POLICY: &str = "foreign-policy";
 
 /// The code of a finding about an unknown field.
 const UNKNOWN_FIELD: &str = "unknown-field";
+
+/// The code of a finding about a folder whose manifests a program must render first, such as a
+/// Helm chart: an error if objects are missing or contradict each other because of it.
+pub const UNRENDERED: &str = "unrendered";
 
 /// The code of a finding about a document that could not be read.
 const SYNTAX: &str = "syntax";

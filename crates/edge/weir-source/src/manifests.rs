@@ -8,39 +8,78 @@ use std::{
 
 use weir_api::{Case, ManifestReader, Manifests};
 
-use crate::files::{LoadError, collect, read_bounded, read_file};
+use crate::{
+    files::{LoadError, collect, read_bounded, read_file},
+    unrendered::UnrenderedTree,
+};
 
-/// Loads all files at the paths; `-` is standard input. Findings name a file by its path as given.
-///
-/// A path without any document, and paths without any object, are errors: more often an accident
-/// than intended.
+/// The manifests to load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ManifestInput<'a> {
+    /// Files and folders; `-` is standard input.
+    pub paths: &'a [PathBuf],
+    /// The output of other programs, with a name for findings.
+    pub rendered: &'a [(String, Vec<u8>)],
+    /// The namespace of objects without one; `None` for `default`.
+    pub namespace: Option<&'a str>,
+}
+
+impl ManifestInput<'_> {
+    /// Loads everything. Findings name a file by its path as given.
+    ///
+    /// A path without any document, and input without any object, are errors: more often an
+    /// accident than intended.
+    pub fn load(&self, stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
+        let mut reader = ManifestReader::new().with_default_namespace(self.namespace);
+        let mut seen = BTreeSet::new();
+        let mut trees = Vec::new();
+        for path in self.paths {
+            let before = reader.documents();
+            let mut files = Vec::new();
+            let mut is_unrendered = false;
+            if path.as_os_str() == "-" {
+                let bytes = read_bounded(&mut *stdin, path).map_err(LoadError::Stdin)??;
+                reader.read_file("-".into(), &bytes);
+            } else {
+                collect(path, &mut seen, &mut files)?;
+                let tree = UnrenderedTree::find(path, &mut files)?;
+                is_unrendered = !tree.is_empty();
+                trees.push(tree);
+                for file in &files {
+                    reader.read_file(file.to_string_lossy().into(), &read_file(file)?);
+                }
+                // The files of this path were read before.
+                if files.is_empty() {
+                    continue;
+                }
+            }
+            if reader.documents() == before && !is_unrendered {
+                return Err(LoadError::NoDocument { path: path.clone() });
+            }
+        }
+        for (name, bytes) in self.rendered {
+            let before = reader.documents();
+            reader.read_file(name.as_str().into(), bytes);
+            if reader.documents() == before {
+                return Err(LoadError::NoDocument { path: name.into() });
+            }
+        }
+        let is_rendered = trees.iter().all(UnrenderedTree::is_empty);
+        match self.paths.first() {
+            Some(path) if reader.objects() == 0 && is_rendered => {
+                return Err(LoadError::NoObject { path: path.clone() });
+            }
+            _ => (),
+        }
+        let mut manifests = reader.finish();
+        trees.iter().for_each(|tree| tree.report(&mut manifests.findings));
+        Ok(manifests)
+    }
+}
+
+/// Loads all files at the paths; `-` is standard input. Fails as [`ManifestInput::load`] does.
 pub fn load(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
-    let mut reader = ManifestReader::new();
-    let mut seen = BTreeSet::new();
-    for path in paths {
-        let before = reader.documents();
-        let mut files = Vec::new();
-        if path.as_os_str() == "-" {
-            let bytes = read_bounded(&mut *stdin, path).map_err(LoadError::Stdin)??;
-            reader.read_file("-".into(), &bytes);
-        } else {
-            collect(path, &mut seen, &mut files)?;
-            for file in &files {
-                reader.read_file(file.to_string_lossy().into(), &read_file(file)?);
-            }
-            // The files of this path were read before.
-            if files.is_empty() {
-                continue;
-            }
-        }
-        if reader.documents() == before {
-            return Err(LoadError::NoDocument { path: path.clone() });
-        }
-    }
-    match paths.first() {
-        Some(path) if reader.objects() == 0 => Err(LoadError::NoObject { path: path.clone() }),
-        _ => Ok(reader.finish()),
-    }
+    ManifestInput { paths, ..ManifestInput::default() }.load(stdin)
 }
 
 /// Loads the manifests of a policy test. Their paths are relative to the test's file.

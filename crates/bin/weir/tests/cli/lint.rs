@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use crate::{json, root, unversioned_json, weir, weir_reading};
 
 /// The codes of findings from reading the input.
-const READING: [&str; 21] = [
+const READING: [&str; 24] = [
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",
@@ -18,12 +18,15 @@ const READING: [&str; 21] = [
     "memcached-unprotected",
     "memcacheds-unread",
     "misplaced-policy",
+    "missing-workload",
     "nodes-unread",
     "not-an-object",
     "syntax",
     "too-many-findings",
+    "unjudged-network",
     "unknown-field",
     "unknown-kind",
+    "unrendered",
     "unresolved-name",
 ];
 

@@ -13,6 +13,7 @@ mod demo;
 mod diff;
 mod explain;
 mod git;
+mod inputs;
 mod lint;
 mod live;
 mod matrix;

@@ -33,6 +33,8 @@ pub(crate) struct LowerContext<'a> {
     names: &'a mut NameTable,
     findings: &'a mut Vec<Finding>,
     object: Option<ObjectRef>,
+    /// The namespace of objects without one (S2).
+    pub(crate) default_namespace: Name,
     path: Vec<PathStep>,
     /// Whether the API server would reject the object.
     pub(crate) invalid: bool,
@@ -112,6 +114,7 @@ impl<'a> LowerContext<'a> {
     ) -> Self {
         LowerContext {
             file,
+            default_namespace: names.intern("default"),
             names,
             findings,
             object,
@@ -125,6 +128,11 @@ impl<'a> LowerContext<'a> {
     /// Sets the object that findings are about from now on.
     pub(crate) fn about(&mut self, object: ObjectRef) {
         self.object = Some(object);
+    }
+
+    /// The namespace of the object.
+    pub(crate) fn home(&self) -> &Name {
+        self.object.as_ref().map_or(&self.default_namespace, |object| &object.namespace)
     }
 
     pub(crate) fn name(&mut self, text: &str) -> Name {

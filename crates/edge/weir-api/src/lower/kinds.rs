@@ -92,6 +92,11 @@ const KINDS: [(&str, &[&str]); 17] = [
     ("ClusterSetNetworkPolicy", &["submariner.io/v1alpha1"]),
 ];
 
+/// Whether weir reads objects of a kind of this name.
+pub(super) fn is_supported(kind: &str) -> bool {
+    KINDS.iter().any(|(known, _)| *known == kind)
+}
+
 /// The probable kind of a misspelt list kind: `PodList` for `podlist`.
 pub(crate) fn meant_list(kind: &str) -> Option<String> {
     if edit_distance(kind, "List") <= 1 {
@@ -136,7 +141,9 @@ pub(crate) fn is_ignored(kind: &str) -> bool {
         || lower.ends_with("policies")
         || lower.ends_with("list")
         || lower == "memcached"
-        || KINDS.iter().any(|(known, _)| *known == kind);
+        || lower.ends_with("userdefinednetwork")
+        || super::workload::is_known(kind)
+        || is_supported(kind);
     !may_matter && meant_list(kind).is_none() && matches!(Guess::new(kind, None), Guess::Other)
 }
 

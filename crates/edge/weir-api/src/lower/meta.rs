@@ -1,6 +1,6 @@
 use weir_model::{Labels, Location, Name, ObjectRef, Severity};
 
-use super::{LowerContext, PathStep, selector};
+use super::{LowerContext, PathStep, selector, workload_kind};
 use crate::{
     check,
     document::{Tree, TreeValue, quote},
@@ -9,7 +9,7 @@ use crate::{
 /// The metadata of an object.
 pub(crate) struct Meta {
     pub(crate) name: Option<Name>,
-    /// `default` if none is given (S2).
+    /// The default namespace if none is given (S2).
     pub(crate) namespace: Name,
     pub(crate) labels: Labels,
     pub(crate) location: Option<Location>,
@@ -72,8 +72,9 @@ pub(crate) fn meta(
     let metadata = tree.get("metadata").unwrap_or(&none);
     let text =
         |key: &str| metadata.get(key).and_then(Tree::written).filter(|text| !text.is_empty());
+    let default_namespace = ctx.default_namespace.clone();
     let namespace = match home {
-        Home::Namespace => text("namespace").unwrap_or("default"),
+        Home::Namespace => text("namespace").unwrap_or(&default_namespace),
         Home::Cluster => "",
     };
     let generated = text("generateName").map(|prefix| format!("{prefix}{}", tree.line));
@@ -130,9 +131,11 @@ pub(crate) fn meta(
         Some(ctx.name(&format!("{kind} {namespace}/{name}")))
     });
     let owners = references.iter().filter_map(|owner| {
-        let kind = owner.get("kind")?.text()?.to_lowercase();
+        let kind = owner.get("kind")?.text()?;
+        let version = owner.get("apiVersion").and_then(Tree::text).unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group);
         let name = owner.get("name")?.text()?;
-        Some((ctx.name(&kind), ctx.name(name)))
+        Some((ctx.name(&workload_kind(kind, group)), ctx.name(name)))
     });
     let owners = owners.collect();
     Meta {

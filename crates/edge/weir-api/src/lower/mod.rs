@@ -11,12 +11,14 @@ mod context;
 mod kinds;
 mod memcached;
 mod meta;
+mod network;
 mod network_policy;
 mod pod;
 mod port;
 mod selector;
 mod service;
 mod values;
+mod workload;
 
 use std::sync::Arc;
 
@@ -28,9 +30,12 @@ pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
 use kinds::is_familiar;
 pub(crate) use kinds::{Guess, is_ignored, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
+pub use network::Attachments;
+pub(crate) use network::{ANNOTATIONS, NetworkNamespaces, PrimaryNetwork};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;
 pub(crate) use values::one_of;
+pub(crate) use workload::{Template, TemplatePod, workload_kind};
 
 use crate::{
     document::{Tree, quote},
@@ -49,27 +54,23 @@ pub(crate) enum Lowered {
     Generated { object: Object, by: Name },
     /// A policy that a controller will generate for the object `by`.
     Requested { policy: Policy, by: Name },
-    /// A pod, its owners by kind (lower case) and name, and the declared ports of its containers.
-    Pod { pod: Pod, owners: Vec<(Name, Name)>, declared: Vec<PortRange> },
+    /// A pod, and its owners by kind (lower case) and name.
+    Pod { pod: Pod, owners: Vec<(Name, Name)>, traits: PodTraits },
     /// A workload.
     Template(Template),
+    /// A network that replaces the cluster network of some pods.
+    PrimaryNetwork(PrimaryNetwork),
     /// An unsupported kind.
     Unknown { kind: Name, line: u32, guess: Guess },
 }
 
-/// A workload, by the pod it would create.
-#[derive(Debug)]
-pub(crate) struct Template {
-    /// The workload's kind, in lower case.
-    pub(crate) kind: Name,
-    /// The pod, with the workload's name.
-    pub(crate) pod: Pod,
-    /// The owners of the workload.
-    pub(crate) owners: Vec<(Name, Name)>,
-    /// Whether it requests no pods.
-    pub(crate) idle: bool,
+/// The properties of a pod that are not in the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodTraits {
     /// The declared ports of its containers, with or without a name.
     pub(crate) declared: Vec<PortRange>,
+    /// Its networks other than the cluster network.
+    pub(crate) networks: Attachments,
 }
 
 /// Lowers objects one after the other, for any length of time. Objects share equal texts, which are
@@ -112,9 +113,13 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
     match lowered {
         Some(Lowered::Object(object) | Lowered::Generated { object, .. }) => Some(object),
         Some(Lowered::Pod { pod, .. }) => Some(Object::Pod(pod)),
-        Some(Lowered::Requested { .. } | Lowered::Template(_) | Lowered::Unknown { .. }) | None => {
-            None
-        }
+        Some(
+            Lowered::Requested { .. }
+            | Lowered::Template(_)
+            | Lowered::PrimaryNetwork(_)
+            | Lowered::Unknown { .. },
+        )
+        | None => None,
     }
 }
 
@@ -142,7 +147,15 @@ pub(crate) fn lower(
     tree: &Tree,
     list: Option<&ListKind>,
 ) -> Option<Lowered> {
-    let mut ctx = LowerContext::new(file, names, findings, None);
+    lower_object(&mut LowerContext::new(file, names, findings, None), tree, list)
+}
+
+/// Lowers one object, in the default namespace of the context.
+pub(crate) fn lower_object(
+    ctx: &mut LowerContext,
+    tree: &Tree,
+    list: Option<&ListKind>,
+) -> Option<Lowered> {
     let own = |key: &str| tree.get(key).and_then(Tree::text);
     let kind = own("kind").or(list.map(|list| &*list.kind)).unwrap_or("");
     let version = own("apiVersion").or(list.and_then(|list| list.api_version.as_deref()));
@@ -180,6 +193,12 @@ pub(crate) fn lower(
     let group = version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     let unknown = |ctx: &mut LowerContext| {
         let guess = Guess::new(kind, group);
+        let reads_templates = matches!(guess, Guess::Other);
+        if let Some(lowered) =
+            reads_templates.then(|| workload::lower_other(ctx, tree, kind, group)).flatten()
+        {
+            return Some(lowered);
+        }
         let kind = match group {
             None | Some("") => ctx.name(kind),
             Some(group) => ctx.name(&format!("{kind}.{group}")),
@@ -187,47 +206,45 @@ pub(crate) fn lower(
         Some(Lowered::Unknown { kind, line: tree.line, guess })
     };
     match (kind, group) {
-        ("Pod", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::pod),
-        ("Namespace", None | Some("")) => {
-            with_version(&mut ctx, tree, version, &["v1"], pod::namespace)
-        }
-        ("Node", None | Some("")) => with_version(&mut ctx, tree, version, &["v1"], pod::node),
-        ("Service", None | Some("")) => {
-            with_version(&mut ctx, tree, version, &["v1"], service::service)
-        }
+        ("Pod", None | Some("")) => with_version(ctx, tree, version, &["v1"], pod::pod),
+        ("Namespace", None | Some("")) => with_version(ctx, tree, version, &["v1"], pod::namespace),
+        ("Node", None | Some("")) => with_version(ctx, tree, version, &["v1"], pod::node),
+        ("Service", None | Some("")) => with_version(ctx, tree, version, &["v1"], service::service),
         ("EndpointSlice", None | Some("" | "discovery.k8s.io")) => {
             let versions = ["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"];
-            with_version(&mut ctx, tree, version, &versions, service::slice)
+            with_version(ctx, tree, version, &versions, service::slice)
         }
         ("ReplicationController", None | Some("")) => {
-            with_version(&mut ctx, tree, version, &["v1"], |ctx, tree| {
-                pod::template(ctx, tree, kind)
-            })
+            with_version(ctx, tree, version, &["v1"], |ctx, tree| workload::lower(ctx, tree, kind))
         }
         (
             "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet",
             None | Some("" | "apps" | "extensions"),
-        ) => with_version(&mut ctx, tree, version, &["apps/v1"], |ctx, tree| {
-            pod::template(ctx, tree, kind)
+        ) => with_version(ctx, tree, version, &["apps/v1"], |ctx, tree| {
+            workload::lower(ctx, tree, kind)
         }),
         ("Job" | "CronJob", None | Some("" | "batch")) => {
-            with_version(&mut ctx, tree, version, &["batch/v1"], |ctx, tree| {
-                pod::template(ctx, tree, kind)
+            with_version(ctx, tree, version, &["batch/v1"], |ctx, tree| {
+                workload::lower(ctx, tree, kind)
             })
         }
         ("NetworkPolicy", None | Some("" | "networking.k8s.io" | "extensions")) => {
-            network_policy::lower(&mut ctx, tree, PolicyKind::NetworkPolicy, version)
+            network_policy::lower(ctx, tree, PolicyKind::NetworkPolicy, version)
         }
         ("ClusterSetNetworkPolicy", None | Some("" | "submariner.io")) => {
-            network_policy::lower(&mut ctx, tree, PolicyKind::ClusterSetNetworkPolicy, version)
+            network_policy::lower(ctx, tree, PolicyKind::ClusterSetNetworkPolicy, version)
         }
         (
             "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy" | "ClusterNetworkPolicy",
             None | Some("" | "policy.networking.k8s.io"),
-        ) => admin::lower(&mut ctx, tree, kind, version),
-        ("Memcached", Some("memcached.c5c3.io")) => memcached::lower(&mut ctx, tree, version),
+        ) => admin::lower(ctx, tree, kind, version),
+        ("Memcached", Some("memcached.c5c3.io")) => memcached::lower(ctx, tree, version),
+        ("UserDefinedNetwork" | "ClusterUserDefinedNetwork", Some("k8s.ovn.org")) => {
+            network::lower(ctx, tree, kind)
+        }
+        ("NetworkAttachmentDefinition", Some("k8s.cni.cncf.io")) => None,
         (kind, group) if is_familiar(kind, group) => None,
-        _ => unknown(&mut ctx),
+        _ => unknown(ctx),
     }
 }
 

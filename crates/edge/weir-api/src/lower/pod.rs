@@ -5,7 +5,7 @@ use weir_model::{
     PortRange, Protocol,
 };
 
-use super::{Home, LowerContext, Lowered, Meta, Template, meta, selector};
+use super::{Home, LowerContext, Lowered, Meta, PodTraits, meta, network};
 use crate::{
     check,
     document::{self, Tree, TreeValue},
@@ -24,50 +24,12 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
     pod.addresses = addresses(ctx, tree);
     let declared = tree.get("spec").map(declared_ports).unwrap_or_default();
-    Some(Lowered::Pod { pod, owners: meta.owners, declared })
-}
-
-/// A workload, by the pod its template describes.
-pub(crate) fn template(ctx: &mut LowerContext, tree: &Tree, kind: &str) -> Option<Lowered> {
-    let meta = meta(ctx, tree, kind, Home::Namespace, check::dns_subdomain);
-    let name = meta.name.clone()?;
-    let path: &[&'static str] = match kind {
-        "CronJob" => &["spec", "jobTemplate", "spec", "template"],
-        _ => &["spec", "template"],
-    };
-    let none = Tree::null(tree.line);
-    let template = tree.path(path).unwrap_or(&none);
-    let Meta { namespace, location, .. } = meta;
-    let pod = within(ctx, path, &mut |ctx| {
-        let labels = match template.path(&["metadata", "labels"]) {
-            None => Labels::default(),
-            Some(labels) => {
-                within(ctx, &["metadata", "labels"], &mut |ctx| selector::labels(ctx, labels))
-            }
-        };
-        let (namespace, location) = (namespace.clone(), location.clone());
-        let (uid, owners) = (None, Vec::new());
-        let described = Meta {
-            name: None,
-            namespace,
-            labels,
-            location,
-            terminating: false,
-            uid,
-            owners,
-            generated_for: None,
-        };
-        from_spec(ctx, template, name.clone(), &described)
-    });
-    let idle =
-        matches!(tree.path(&["spec", "replicas"]).map(|n| &n.value), Some(TreeValue::Int(0, _)));
-    let kind = ctx.name(&kind.to_lowercase());
-    let declared = template.get("spec").map(declared_ports).unwrap_or_default();
-    Some(Lowered::Template(Template { kind, pod, owners: meta.owners, idle, declared }))
+    let networks = network::attachments(ctx, tree);
+    Some(Lowered::Pod { pod, owners: meta.owners, traits: PodTraits { declared, networks } })
 }
 
 /// Runs `f` several steps further down.
-fn within<T>(
+pub(super) fn within<T>(
     ctx: &mut LowerContext,
     path: &[&'static str],
     f: &mut dyn FnMut(&mut LowerContext) -> T,
@@ -78,7 +40,8 @@ fn within<T>(
     }
 }
 
-fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &Meta) -> Pod {
+/// The pod that a pod or a template describes in `spec`.
+pub(super) fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &Meta) -> Pod {
     let none = Tree::null(tree.line);
     let spec = tree.get("spec").unwrap_or(&none);
     let host_network = match spec.get("hostNetwork") {
@@ -112,7 +75,7 @@ fn is_sidecar(container: &Tree) -> bool {
 }
 
 /// The valid ports of all containers that keep running, with or without a name.
-fn declared_ports(spec: &Tree) -> Vec<PortRange> {
+pub(super) fn declared_ports(spec: &Tree) -> Vec<PortRange> {
     let mut ports = BTreeSet::new();
     for (field, sidecars_only) in CONTAINERS {
         let containers = spec.get(field).map_or(&[][..], Tree::items);

@@ -149,8 +149,7 @@ fn separate(root: Tree) -> (Tree, Vec<Tree>) {
 
 /// Removes large parts of a waiting object that lowering never reads.
 fn slim(tree: &mut Tree) {
-    const BULK: [&str; 12] = [
-        "annotations",
+    const BULK: [&str; 11] = [
         "args",
         "command",
         "conditions",
@@ -166,7 +165,14 @@ fn slim(tree: &mut Tree) {
     match &mut tree.value {
         TreeValue::Map(entries) => {
             entries.retain(|entry| !BULK.contains(&&*entry.key));
-            entries.iter_mut().for_each(|entry| slim(&mut entry.value));
+            for entry in entries {
+                match (&*entry.key, &mut entry.value.value) {
+                    ("annotations", TreeValue::Map(all)) => {
+                        all.retain(|entry| lower::ANNOTATIONS.contains(&&*entry.key));
+                    }
+                    _ => slim(&mut entry.value),
+                }
+            }
         }
         TreeValue::Seq(items) => items.iter_mut().for_each(slim),
         _ => (),

@@ -1,3 +1,6 @@
+mod networks;
+mod workloads;
+
 use std::net::Ipv4Addr;
 
 use expect_test::{Expect, expect};
