@@ -9,7 +9,11 @@ use crate::{
     diff_sides::DiffSides,
     exit::Exit,
     pod_network::PodNetworkArgs,
-    present::{self, Format, Schema, progress::Progress},
+    present::{
+        self, ReviewFormat, Schema, Structured,
+        progress::Progress,
+        review::{self, RemarkFormat},
+    },
     source::{self, LiveArgs},
 };
 
@@ -27,7 +31,7 @@ use crate::{
 /// `weir diff <(kubectl kustomize OLD) <(kubectl kustomize NEW)`.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired"
+    after_help = "Examples:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired -o markdown"
 )]
 pub(crate) struct DiffCommand {
     /// The old manifests: a file, a directory, `-`, or `git:REVISION`
@@ -50,7 +54,7 @@ pub(crate) struct DiffCommand {
     namespace: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    output: ReviewFormat,
 }
 
 impl DiffCommand {
@@ -92,9 +96,18 @@ impl DiffCommand {
         drop(progress);
         let findings = Vec::from_iter(findings);
         let diff = PolicyDiff { changes, added, removed, findings };
-        match self.output.structured() {
-            Some(form) => present::value(out, form, Schema::Diff, &DiffOutput::from(&diff))?,
-            None => present::diff::write(out, &diff)?,
+        let states = [&before, &after];
+        let json = || DiffOutput::from(&diff);
+        let remarks = || review::diff::remarks(&diff, states);
+        match self.output {
+            ReviewFormat::Text => present::diff::write(out, &diff)?,
+            ReviewFormat::Json => present::value(out, Structured::Json, Schema::Diff, &json())?,
+            ReviewFormat::Yaml => present::value(out, Structured::Yaml, Schema::Diff, &json())?,
+            ReviewFormat::Sarif => review::write(out, RemarkFormat::Sarif, &remarks())?,
+            ReviewFormat::Github => review::write(out, RemarkFormat::Github, &remarks())?,
+            ReviewFormat::Markdown => {
+                out.write_all(review::diff::page(&diff, states).as_bytes())?;
+            }
         }
         Ok(Exit::when(diff.is_empty()))
     }

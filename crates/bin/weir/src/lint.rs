@@ -7,7 +7,11 @@ use weir_model::{Finding, Severity};
 use crate::{
     baseline::Baseline,
     exit::Exit,
-    present::{self, Schema, Structured, findings::FindingJson},
+    present::{
+        self, ReviewFormat, Schema, Structured,
+        findings::FindingJson,
+        review::{self, Remark, RemarkFormat, markdown::Page},
+    },
     source::{self, SourceArgs, is_about},
 };
 
@@ -31,29 +35,13 @@ pub(crate) struct LintCommand {
     baseline: Option<PathBuf>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
-    output: LintFormat,
+    output: ReviewFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailOn {
     Warning,
     Error,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LintFormat {
-    /// Text for people
-    Text,
-    /// JSON
-    Json,
-    /// YAML
-    Yaml,
-    /// SARIF 2.1.0, for code hosts
-    Sarif,
-    /// Workflow commands of GitHub Actions
-    Github,
-    /// A Markdown table
-    Markdown,
 }
 
 #[derive(Serialize)]
@@ -85,18 +73,19 @@ impl LintCommand {
             findings.retain(|finding| !baseline.contains(finding));
         }
         let json = || LintOutput::from(&*findings);
+        let remarks = || findings.iter().map(Remark::from).collect::<Vec<_>>();
         match self.output {
-            LintFormat::Json => present::value(out, Structured::Json, Schema::Lint, &json())?,
-            LintFormat::Yaml => present::value(out, Structured::Yaml, Schema::Lint, &json())?,
-            LintFormat::Sarif => {
-                present::document(out, Structured::Json, &present::sarif::log(&findings))?;
+            ReviewFormat::Json => present::value(out, Structured::Json, Schema::Lint, &json())?,
+            ReviewFormat::Yaml => present::value(out, Structured::Yaml, Schema::Lint, &json())?,
+            ReviewFormat::Sarif => review::write(out, RemarkFormat::Sarif, &remarks())?,
+            ReviewFormat::Github => review::write(out, RemarkFormat::Github, &remarks())?,
+            ReviewFormat::Markdown => {
+                let mut page = Page::default();
+                review::findings::table(&mut page, &findings);
+                page.paragraph(&summary(&findings, all));
+                out.write_all(page.finish().as_bytes())?;
             }
-            LintFormat::Github => present::github::write(out, &findings)?,
-            LintFormat::Markdown => {
-                present::markdown::write(out, &findings)?;
-                writeln!(out, "{}", summary(&findings, all))?;
-            }
-            LintFormat::Text => {
+            ReviewFormat::Text => {
                 present::findings::write(out, &findings)?;
                 writeln!(out, "{}", summary(&findings, all))?;
             }

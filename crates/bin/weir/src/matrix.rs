@@ -14,7 +14,12 @@ use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::{Failure, nearest},
-    present::{self, Schema, Structured, findings::FindingJson, progress::Progress},
+    present::{
+        self, Schema, Structured,
+        findings::FindingJson,
+        progress::Progress,
+        review::{self, RemarkFormat, matrix::EndLocations},
+    },
     source::{self, SourceArgs},
 };
 
@@ -59,6 +64,12 @@ enum MatrixFormat {
     Dot,
     /// An SVG picture
     Svg,
+    /// SARIF 2.1.0: who reaches each pod, at its manifest
+    Sarif,
+    /// Workflow commands of GitHub Actions, with the same content
+    Github,
+    /// A Markdown table, for a comment on a pull request
+    Markdown,
 }
 
 impl MatrixCommand {
@@ -96,6 +107,8 @@ impl MatrixCommand {
             }
         };
         drop(progress);
+        let remarks = review::matrix::remarks;
+        let locations = EndLocations { world: &state.world, owners: &loaded.owners };
         match self.output {
             MatrixFormat::Text => present::matrix::write(out, &matrix, &elsewhere)?,
             MatrixFormat::Json => {
@@ -108,6 +121,15 @@ impl MatrixCommand {
             }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
             MatrixFormat::Svg => out.write_all(present::svg::picture(&matrix).as_bytes())?,
+            MatrixFormat::Sarif => {
+                review::write(out, RemarkFormat::Sarif, &remarks(&matrix, &locations))?;
+            }
+            MatrixFormat::Github => {
+                review::write(out, RemarkFormat::Github, &remarks(&matrix, &locations))?;
+            }
+            MatrixFormat::Markdown => {
+                out.write_all(review::matrix::page(&matrix, &elsewhere).as_bytes())?;
+            }
         }
         Ok(Exit::Yes)
     }
@@ -130,8 +152,20 @@ impl MatrixCommand {
             }
             MatrixFormat::Json => Structured::Json,
             MatrixFormat::Yaml => Structured::Yaml,
+            MatrixFormat::Sarif | MatrixFormat::Github => {
+                let locations = EndLocations { world: &state.world, owners };
+                let remarks = review::matrix::exposure_remarks(&exposures, &locations);
+                let is_sarif = self.output == MatrixFormat::Sarif;
+                let format = if is_sarif { RemarkFormat::Sarif } else { RemarkFormat::Github };
+                review::write(out, format, &remarks)?;
+                return Ok(Exit::Yes);
+            }
+            MatrixFormat::Markdown => {
+                out.write_all(review::matrix::exposure_page(&exposures).as_bytes())?;
+                return Ok(Exit::Yes);
+            }
             MatrixFormat::Dot | MatrixFormat::Svg => {
-                let hint = "use -o text, json or yaml";
+                let hint = "use -o text, json, yaml, sarif, github or markdown";
                 return Err(Failure::new("there is no picture of an exposure", hint).into());
             }
         };

@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_api::{Case, Probe};
-use weir_model::{Finding, Flow, Object, Severity, Verdict, World};
+use weir_model::{Finding, Flow, Location, Object, Severity, Verdict, World};
 use weir_reach::ReachState;
 
 use crate::{
@@ -19,7 +19,10 @@ use crate::{
     failure::Failure,
     kernel,
     pod_network::PodNetworkArgs,
-    present::{self, Schema, Structured},
+    present::{
+        self, Schema, Structured,
+        review::{self, RemarkFormat},
+    },
     service, source, why,
 };
 
@@ -64,6 +67,12 @@ enum TestFormat {
     Json,
     /// JUnit XML, for CI systems
     Junit,
+    /// SARIF 2.1.0, for code hosts
+    Sarif,
+    /// Workflow commands of GitHub Actions
+    Github,
+    /// A Markdown table of failures, for a comment on a pull request
+    Markdown,
 }
 
 impl TestCommand {
@@ -103,6 +112,13 @@ impl TestCommand {
             TestFormat::Text => present::tests::write(out, &run)?,
             TestFormat::Json => present::value(out, Structured::Json, Schema::Test, &run)?,
             TestFormat::Junit => out.write_all(present::junit::report(&run).as_bytes())?,
+            TestFormat::Sarif => {
+                review::write(out, RemarkFormat::Sarif, &review::tests::remarks(&run))?;
+            }
+            TestFormat::Github => {
+                review::write(out, RemarkFormat::Github, &review::tests::remarks(&run))?;
+            }
+            TestFormat::Markdown => out.write_all(review::tests::page(&run).as_bytes())?,
         }
         out.flush()?;
         match syntax_failure {
@@ -143,7 +159,7 @@ pub(crate) struct CaseResult {
     pub(crate) error: Option<String>,
     /// The file and line.
     #[serde(skip)]
-    pub(crate) location: String,
+    pub(crate) location: Location,
     /// The findings from reading it.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
@@ -171,7 +187,7 @@ pub(crate) struct ProbeResult {
     pub(crate) assumptions: Vec<String>,
     /// The file and line.
     #[serde(skip)]
-    pub(crate) location: String,
+    pub(crate) location: Location,
     /// Whether the verdict is the expected one.
     #[serde(skip)]
     pub(crate) passed: bool,
@@ -310,7 +326,7 @@ fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> C
     let mut probed = probed.into_iter();
     let mut results = Vec::with_capacity(probes.len());
     for (probe, flow) in probes.into_iter().zip(flows) {
-        let line = format!("{}:{}", location.file, probe.line);
+        let line = Location { file: location.file.clone(), line: probe.line };
         let assumptions = match &flow {
             Ok(flow) => pod_network.notes(&state, &synthetic, flow),
             Err(_) => Vec::new(),
@@ -343,7 +359,7 @@ fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> C
             note: probe.note,
         });
     }
-    CaseResult { name, probes: results, error, location: location.to_string(), findings }
+    CaseResult { name, probes: results, error, location, findings }
 }
 
 /// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the

@@ -1,7 +1,7 @@
 //! The reason for a verdict, in one line.
 
 use weir_engine::{Cited, Explanation, Judgement, Missing, Reason, Side};
-use weir_model::{Direction, Section, Verdict};
+use weir_model::{Direction, Location, Section, Verdict};
 
 /// The reason for a verdict, in one line: the sides that deny the flow, or both if none does.
 pub(crate) fn line(explanation: &Explanation) -> String {
@@ -80,12 +80,12 @@ pub(crate) fn rule(cited: &Cited) -> String {
 }
 
 /// The file and line inside a policy.
-pub(crate) fn location(section: &Section, line: u32) -> Option<String> {
+pub(crate) fn location(section: &Section, line: u32) -> Option<Location> {
     let mut location = section.location.clone()?;
     if line > 0 {
         location.line = line;
     }
-    Some(location.to_string())
+    Some(location)
 }
 
 fn policies(sections: &[std::sync::Arc<Section>]) -> String {

@@ -6,7 +6,7 @@ use weir_model::{IpFamily, PodId, PortRange, Verdict};
 
 use crate::{
     ReachState,
-    ends::{Ends, MergedConnections},
+    ends::{Ends, ExampleEnd, MergedConnections},
     evaluator::{Evaluator, OpenPorts},
     name::PodNames,
     partition::Partition,
@@ -28,6 +28,8 @@ pub struct ConnectionChange {
     pub ports: Vec<PortRange>,
     /// The only family that changes in this way; `None` if both do.
     pub family: Option<IpFamily>,
+    /// The source and the destination of one of them.
+    pub example: Option<[ExampleEnd; 2]>,
 }
 
 /// Two states and everything that their rules distinguish.
@@ -83,8 +85,9 @@ impl<'a> Comparison<'a> {
             .finish()
             .map(|(kind, from, to)| {
                 let (now, family, ports) = kinds.all[kind].clone();
+                let example = ends.example(&from, &to);
                 let (from, to) = (names.of(&from), names.of(&to));
-                ConnectionChange { now, from, to, ports, family }
+                ConnectionChange { now, from, to, ports, family, example }
             })
             .collect();
         changes.sort_by(|one, two| {

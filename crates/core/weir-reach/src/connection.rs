@@ -6,7 +6,7 @@ use weir_model::{IpFamily, PodId, PortRange};
 
 use crate::{
     ReachState,
-    ends::{Ends, MergedConnections},
+    ends::{Ends, ExampleEnd, MergedConnections},
     evaluator::Evaluator,
     name::PodNames,
     partition::Partition,
@@ -26,6 +26,8 @@ pub struct Connection {
     pub ports: Vec<PortRange>,
     /// The only family that these ports are open for; `None` if both are alike.
     pub family: Option<IpFamily>,
+    /// The source and the destination of one of them.
+    pub example: Option<[ExampleEnd; 2]>,
 }
 
 /// The connections to list.
@@ -84,7 +86,8 @@ impl ReachState {
         let names = ends.names(&names);
         let name = |(kind, from, to): (usize, Vec<u32>, Vec<u32>)| {
             let (family, ports) = kinds.all[kind].clone();
-            Connection { to: names.of(&to), from: names.of(&from), ports, family }
+            let example = ends.example(&from, &to);
+            Connection { to: names.of(&to), from: names.of(&from), ports, family, example }
         };
         let mut connections: Vec<Connection> = merged.finish().map(name).collect();
         connections.sort();

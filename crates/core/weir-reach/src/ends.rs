@@ -1,6 +1,6 @@
 //! The ends of connections by index, and connections merged for display.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use weir_model::PodId;
@@ -14,6 +14,15 @@ use crate::{
 
 /// The index of a pod group, or of an outside class after all groups.
 pub(crate) type EndIndex = u32;
+
+/// One end of an example of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExampleEnd {
+    /// A pod.
+    Pod(PodId),
+    /// An address that belongs to no pod.
+    Address(IpAddr),
+}
 
 /// Pod groups, and the outside classes after them.
 pub(crate) struct Ends<'a> {
@@ -34,6 +43,23 @@ impl<'a> Ends<'a> {
             classes.push(evaluator.class([ReachEnd::Outside(class)]));
         }
         classes
+    }
+
+    /// One of the merged connections, with two different pods.
+    pub(crate) fn example(&self, from: &[EndIndex], to: &[EndIndex]) -> Option<[ExampleEnd; 2]> {
+        let (from, to) = (*from.first()?, *to.first()?);
+        Some([self.member(from, 0)?, self.member(to, usize::from(from == to))?])
+    }
+
+    fn member(&self, end: EndIndex, at: usize) -> Option<ExampleEnd> {
+        let end = end as usize;
+        match self.groups.get(end) {
+            Some(group) => group.get(at).map(|id| ExampleEnd::Pod((*id).clone())),
+            None => {
+                let class = self.outside.get(end.checked_sub(self.groups.len())?)?;
+                Some(ExampleEnd::Address(class.example))
+            }
+        }
     }
 
     /// Prepares to name ends.

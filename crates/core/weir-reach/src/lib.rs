@@ -38,6 +38,7 @@ mod view;
 pub use assumption::{Assumption, PodAddresses};
 pub use comparison::{Comparison, ConnectionChange};
 pub use connection::{Connection, Reach};
+pub use ends::ExampleEnd;
 pub use exposure::{Exposure, NewPodNamespaces, NewPods};
 pub use matrix::{Cell, Coverage, Matrix, MatrixQuery, OTHER_NAMESPACES, RowLimits};
 pub use port::{phrase, spell};

@@ -93,7 +93,8 @@ fn listed(pods: &BTreeSet<PodId>, noun: &str, what: &str) -> String {
     format!("{} {what}: {}", count(pods.len(), noun), abbreviated(&words))
 }
 
-fn abbreviated(words: &[String]) -> String {
+/// Some names, and the number of the others.
+pub(super) fn abbreviated(words: &[String]) -> String {
     let more = words.len().saturating_sub(MAX_NAMES);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", words[..words.len() - more].join(", "))

@@ -320,7 +320,7 @@ fn judged(
 fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyView {
     PolicyView {
         policy: section.policy.to_string(),
-        location: why::location(section, 0),
+        location: why::location(section, 0).map(|location| location.to_string()),
         made_for: loaded.generated_for.get(&section.policy).map(ToString::to_string),
     }
 }
@@ -330,7 +330,7 @@ fn rule(cited: &Cited) -> RuleView {
     RuleView {
         policy: cited.section.policy.to_string(),
         rule: origin.to_string(),
-        location: why::location(&cited.section, origin.line),
+        location: why::location(&cited.section, origin.line).map(|location| location.to_string()),
         action: action.to_string(),
         peers: peers.to_string(),
         ports: super::ports(cited.rule()),

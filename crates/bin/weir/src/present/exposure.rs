@@ -24,10 +24,10 @@ pub(crate) fn write(out: &mut dyn Write, exposures: &[Exposure]) -> io::Result<(
             let (peers, ports) = match (&exposure.peers, exposure.verdict) {
                 (None, _) => (Cell::new("none", FAINT), Cell::from("")),
                 (Some(peers), Verdict::Allow) => {
-                    (Cell::from(peers.to_string()), Cell::new(ports(exposure), SOME))
+                    (Cell::from(peers.to_string()), Cell::new(ports_of(exposure), SOME))
                 }
                 (Some(peers), Verdict::Deny) => {
-                    let text = format!("closed: {}", ports(exposure));
+                    let text = format!("closed: {}", ports_of(exposure));
                     (Cell::from(peers.to_string()), Cell::new(text, BAD))
                 }
             };
@@ -37,7 +37,8 @@ pub(crate) fn write(out: &mut dyn Write, exposures: &[Exposure]) -> io::Result<(
     table::write(out, 2, &rows)
 }
 
-fn ports(exposure: &Exposure) -> String {
+/// The ports of an entry, as text.
+pub(super) fn ports_of(exposure: &Exposure) -> String {
     let mut words: Vec<String> = exposure.port_names.iter().map(|n| format!("\"{n}\"")).collect();
     if !exposure.ports.is_empty() {
         words.insert(0, phrase(&exposure.ports));

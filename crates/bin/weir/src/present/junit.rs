@@ -40,7 +40,7 @@ fn suite(xml: &mut String, case: &CaseResult) {
     if let (Some(error), true) = (&error, case.probes.is_empty()) {
         xml.push_str(&format!(
                 "    <testcase classname=\"{name}\" name=\"{}\">\n      <error message=\"{error}\"/>\n    </testcase>\n",
-                escape(&case.location)
+                escape(&case.location.to_string())
             ));
     }
     for probe in &case.probes {
@@ -57,7 +57,7 @@ fn suite(xml: &mut String, case: &CaseResult) {
             note.unwrap_or_default()
         );
         xml.push_str(&format!("    <testcase classname=\"{name}\" name=\"{}\"", escape(&about)));
-        let location = escape(&probe.location);
+        let location = escape(&probe.location.to_string());
         match (&error, probe.passed) {
             (Some(error), _) => {
                 xml.push_str(&format!(">\n      <error message=\"{error}\"/>\n    </testcase>\n"))

@@ -18,7 +18,7 @@ const MAX_WIDTH: usize = 100;
 const MAX_DETAILS: usize = 30;
 
 /// The maximum number of rows of a table; a larger matrix is printed as a list.
-const MAX_TABLE_ROWS: usize = 60;
+pub(super) const MAX_TABLE_ROWS: usize = 60;
 /// The maximum number of names to print in a list.
 const MAX_NAMES: usize = 6;
 
@@ -94,7 +94,7 @@ fn write_elsewhere(out: &mut dyn Write, connections: &[Connection]) -> io::Resul
         Cell::from(abbreviated(&names))
     };
     let row = |connection: &Connection| {
-        let Connection { from, to, ports, family } = connection;
+        let Connection { from, to, ports, family, .. } = connection;
         let family = family.map(|family| format!(" ({family} only)")).unwrap_or_default();
         vec![names(from), "→".into(), names(to), format!("{}{family}", phrase(ports)).into()]
     };
@@ -145,7 +145,7 @@ fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
     writeln!(out, "\n{}", Painted(FAINT, note))
 }
 
-fn abbreviated(names: &[&str]) -> String {
+pub(super) fn abbreviated(names: &[&str]) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", names[..names.len() - more].join(", "))
@@ -165,18 +165,8 @@ fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
         .iter()
         .take(MAX_DETAILS)
         .map(|(from, to, cell)| {
-            let mut words = Vec::new();
-            if !cell.allowed.is_empty() {
-                words.push(phrase(&cell.allowed));
-            }
-            if !cell.partly.is_empty() {
-                words.push(format!("{} for some addresses", phrase(&cell.partly)));
-            }
-            if !cell.other.is_empty() {
-                words.push(format!("only other ports: {}", phrase(&cell.other)));
-            }
             let plain = |text: &str| Cell::new(text, Style::new());
-            vec![plain(from), plain("→"), plain(to), plain(&words.join("; "))]
+            vec![plain(from), plain("→"), plain(to), plain(&open_ports(cell))]
         })
         .collect();
     table::write(out, 2, &rows)?;
@@ -184,6 +174,21 @@ fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more; -o json lists all"),
     }
+}
+
+/// The open ports of a cell where only some are open.
+pub(super) fn open_ports(cell: &weir_reach::Cell) -> String {
+    let mut words = Vec::new();
+    if !cell.allowed.is_empty() {
+        words.push(phrase(&cell.allowed));
+    }
+    if !cell.partly.is_empty() {
+        words.push(format!("{} for some addresses", phrase(&cell.partly)));
+    }
+    if !cell.other.is_empty() {
+        words.push(format!("only other ports: {}", phrase(&cell.other)));
+    }
+    words.join("; ")
 }
 
 fn good(text: &str) -> Painted<&str> {

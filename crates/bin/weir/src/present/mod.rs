@@ -8,14 +8,12 @@ pub(crate) mod explanation;
 pub(crate) mod explanation_view;
 pub(crate) mod exposure;
 pub(crate) mod findings;
-pub(crate) mod github;
 pub(crate) mod junit;
-pub(crate) mod markdown;
 pub(crate) mod matrix;
 pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod progress;
-pub(crate) mod sarif;
+pub(crate) mod review;
 pub(crate) mod status;
 pub(crate) mod style;
 pub(crate) mod svg;
@@ -38,6 +36,23 @@ pub(crate) enum Format {
     Json,
     /// YAML
     Yaml,
+}
+
+/// An output format of commands whose result belongs to lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReviewFormat {
+    /// Text for people
+    Text,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// SARIF 2.1.0, for code hosts
+    Sarif,
+    /// Workflow commands of GitHub Actions
+    Github,
+    /// Markdown, for a comment on a pull request
+    Markdown,
 }
 
 /// A format that needs no code per answer.

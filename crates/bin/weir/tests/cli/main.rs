@@ -18,6 +18,7 @@ mod lint;
 mod live;
 mod matrix;
 mod render;
+mod review;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod schemas;
@@ -96,9 +97,17 @@ fn json(output: &Output) -> serde_json::Value {
     value
 }
 
-/// Parses an output that has no schema of weir, such as SARIF.
 #[track_caller]
 fn unversioned_json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(output), stderr(output)))
+}
+
+/// Parses the output of `-o sarif`, and validates it.
+#[track_caller]
+fn sarif(output: &Output) -> serde_json::Value {
+    let value = unversioned_json(output);
+    let problems = schema::differences(schema::SARIF, &value);
+    assert!(problems.is_empty(), "{}\n{value:#}", problems.join("\n"));
+    value
 }

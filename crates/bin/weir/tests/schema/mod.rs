@@ -4,9 +4,17 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use serde_json::Value;
 
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/schemas")
+/// The folder of a schema file.
+fn folder(name: &str) -> PathBuf {
+    let crate_folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    match name {
+        SARIF => crate_folder.join("tests/schema"),
+        _ => crate_folder.join("../../../docs/reference/schemas"),
+    }
 }
+
+/// The schema of `-o sarif`.
+pub(crate) const SARIF: &str = "sarif-2.1.0.json";
 
 /// Fails unless the output is valid for the schema that it names.
 #[track_caller]
@@ -20,8 +28,13 @@ pub(crate) fn problems(output: &Value) -> Vec<String> {
     let version = output["schemaVersion"].as_str().unwrap_or_default();
     let name = version.strip_prefix("weir.dev/").and_then(|name| name.strip_suffix("/v1"));
     let Some(name) = name else { return vec![format!("unknown schemaVersion {version:?}")] };
+    differences(&format!("{name}.json"), output)
+}
+
+/// The differences between a value and the schema in a file.
+pub(crate) fn differences(file: &str, value: &Value) -> Vec<String> {
     let mut validator = Validator { files: BTreeMap::new(), problems: Vec::new() };
-    validator.reference(&format!("{name}.json"), "", "$", output);
+    validator.reference(file, "", "$", value);
     validator.problems
 }
 
@@ -37,7 +50,7 @@ impl Validator {
         let (name, pointer) = reference.split_once('#').unwrap_or((reference, ""));
         let name = if name.is_empty() { file } else { name };
         let schema = self.files.entry(name.to_owned()).or_insert_with(|| {
-            let bytes = fs::read(folder().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let bytes = fs::read(folder(name).join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
             serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"))
         });
         let schema = schema.pointer(pointer).expect("a reference to a definition").clone();

@@ -1,15 +1,17 @@
-//! Findings as SARIF 2.1.0, which code hosts show beside the changed lines.
+//! Remarks as SARIF 2.1.0, which code hosts show beside the changed lines.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use weir_model::{Finding, Severity};
+use weir_model::Severity;
+
+use super::{Remark, path};
 
 /// A log with one run.
-pub(crate) fn log(findings: &[Finding]) -> Value {
-    let codes = findings.iter().map(|finding| finding.code);
-    let rules: BTreeMap<&str, Value> = codes.map(|code| (code, json!({"id": code}))).collect();
-    let results: Vec<Value> = findings.iter().map(result).collect();
+pub(super) fn log(remarks: &[Remark]) -> Value {
+    let rules: BTreeMap<&str, Value> =
+        remarks.iter().map(|remark| (remark.code, rule(remark.code))).collect();
+    let results: Vec<Value> = remarks.iter().map(result).collect();
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -25,29 +27,31 @@ pub(crate) fn log(findings: &[Finding]) -> Value {
     })
 }
 
-fn result(finding: &Finding) -> Value {
-    let level = match finding.severity {
+fn rule(code: &str) -> Value {
+    json!({"id": code, "shortDescription": {"text": code.replace('-', " ")}})
+}
+
+fn result(remark: &Remark) -> Value {
+    let level = match remark.severity {
         Severity::Info => "note",
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
     let mut result = json!({
-        "ruleId": finding.code,
+        "ruleId": remark.code,
         "level": level,
-        "message": {"text": super::findings::sentence(finding)},
+        "message": {"text": remark.message},
     });
     let mut location = json!({});
-    if let Some(place) = &finding.location {
+    if let Some(place) = &remark.location {
         let mut physical = json!({"artifactLocation": {"uri": uri(&place.file)}});
         if place.line > 0 {
             physical["region"] = json!({"startLine": place.line});
         }
         location["physicalLocation"] = physical;
     }
-    let object = finding.object_text();
-    if !object.is_empty() {
-        let name = [&*object, &finding.field].join(" ");
-        location["logicalLocations"] = json!([{"fullyQualifiedName": name.trim()}]);
+    if !remark.about.is_empty() {
+        location["logicalLocations"] = json!([{"fullyQualifiedName": remark.about}]);
     }
     if location != json!({}) {
         result["locations"] = json!([location]);
@@ -56,8 +60,8 @@ fn result(finding: &Finding) -> Value {
 }
 
 /// A path as a relative URI.
-fn uri(path: &str) -> String {
-    let path = path.strip_prefix("./").unwrap_or(path).replace('\\', "/");
+fn uri(file: &str) -> String {
+    let path = path(file).replace('\\', "/");
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let encode = |byte: u8| {
         if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
@@ -73,5 +77,6 @@ mod tests {
     fn paths_become_relative_uris() {
         assert_eq!(uri("./deploy/shop.yaml"), "deploy/shop.yaml");
         assert_eq!(uri("a b/ü.yaml"), "a%20b/%C3%BC.yaml");
+        assert_eq!(uri("git:main:deploy/shop.yaml"), "deploy/shop.yaml");
     }
 }

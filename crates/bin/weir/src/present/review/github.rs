@@ -1,27 +1,28 @@
-//! Findings as workflow commands of GitHub Actions, which shows them beside the changed lines.
+//! Remarks as workflow commands of GitHub Actions, which shows them beside the changed lines.
 
 use std::io::{self, Write};
 
-use weir_model::{Finding, Severity};
+use weir_model::Severity;
 
-/// Writes one command for each finding.
-pub(crate) fn write(out: &mut dyn Write, findings: &[Finding]) -> io::Result<()> {
-    for finding in findings {
-        let command = match finding.severity {
+use super::{Remark, path};
+
+/// Writes one command for each remark.
+pub(super) fn write(out: &mut dyn Write, remarks: &[Remark]) -> io::Result<()> {
+    for remark in remarks {
+        let command = match remark.severity {
             Severity::Info => "notice",
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
         let mut properties = Vec::new();
-        if let Some(place) = &finding.location {
-            properties.push(format!("file={}", property(&place.file)));
+        if let Some(place) = &remark.location {
+            properties.push(format!("file={}", property(path(&place.file))));
             if place.line > 0 {
                 properties.push(format!("line={}", place.line));
             }
         }
-        properties.push(format!("title={}", property(finding.code)));
-        let message = data(&super::findings::sentence(finding));
-        writeln!(out, "::{command} {}::{message}", properties.join(","))?;
+        properties.push(format!("title={}", property(remark.code)));
+        writeln!(out, "::{command} {}::{}", properties.join(","), data(&remark.message))?;
     }
     Ok(())
 }

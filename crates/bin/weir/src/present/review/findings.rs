@@ -1,0 +1,33 @@
+//! Findings for code hosts.
+
+use weir_model::Finding;
+
+use super::{
+    Remark,
+    markdown::{Page, code, escape},
+};
+use crate::present::findings::sentence;
+
+impl From<&Finding> for Remark {
+    fn from(finding: &Finding) -> Self {
+        Remark {
+            code: finding.code,
+            severity: finding.severity,
+            location: finding.location.clone(),
+            about: [&*finding.object_text(), &finding.field].join(" ").trim().to_owned(),
+            message: sentence(finding),
+        }
+    }
+}
+
+/// Adds a table of findings.
+pub(crate) fn table(page: &mut Page, findings: &[Finding]) {
+    page.table(&["severity", "where", "finding"], findings, |finding| {
+        let place = finding.location.as_ref().map(ToString::to_string).unwrap_or_default();
+        let about = [place, finding.object_text(), finding.field.clone()];
+        let about: Vec<String> =
+            about.iter().filter(|text| !text.is_empty()).map(|text| code(text)).collect();
+        let text = format!("{} [{}]", escape(&sentence(finding)), finding.code);
+        vec![finding.severity.to_string(), about.join("<br>"), text]
+    });
+}
