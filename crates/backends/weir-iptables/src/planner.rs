@@ -226,7 +226,7 @@ impl Planner {
                         .collect();
                     doubtful = self.objects.entries(name);
                 }
-                SetDelta::Gone => {
+                SetDelta::Gone { .. } => {
                     desired = Vec::new();
                     doubtful = self.objects.entries(name);
                 }

@@ -216,11 +216,12 @@ impl PeerSets {
         let leave: fn(&mut Memberships, Membership) -> bool = |sets, one| sets.remove(&one);
         let join: fn(&mut Memberships, Membership) -> bool = BTreeSet::insert;
         match change {
-            SetDelta::Change { added, removed } => {
+            // A removed set keeps its other members while old rules name it.
+            SetDelta::Change { added, removed } | SetDelta::Gone { added, removed } => {
                 removed.iter().for_each(|member| change_one(member, leave));
                 added.iter().for_each(|member| change_one(member, join));
             }
-            SetDelta::Put(_) | SetDelta::Gone => {
+            SetDelta::Put(_) => {
                 for (address, kind) in &self.members {
                     for (_, port) in kind.sets.iter().filter(|(set, _)| *set == number) {
                         change_one(&Member { address: *address, port: *port }, leave);

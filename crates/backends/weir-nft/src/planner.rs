@@ -50,11 +50,8 @@ impl weir_datapath::Planner for Planner {
         // `update_pods` fills new sets with the current members, so existing sets are updated
         // first.
         let stages = Stages::from_delta(self, program, delta);
-        let members = stages.update_members(self, program, delta);
+        let members = stages.update_members(self, delta);
         self.update_pods(program, &touched);
-        // Most sets that used the removed ones are unused now.
-        self.sweep();
-        self.empty_removed(program, delta);
         members.then(self.take_transaction())
     }
 
@@ -163,41 +160,26 @@ impl Planner {
     }
 
     /// Updates the copies of a changed set.
-    pub(crate) fn update_copies(&mut self, program: &Program, id: &SetId, change: &SetDelta) {
+    pub(crate) fn update_copies(&mut self, id: &SetId, change: &SetDelta) {
         let kernel_sets: Vec<Name> = self.dependents.kernel_sets(id).cloned().collect();
         for name in &kernel_sets {
             let Some(SetCopy { family, .. }) = self.copies.get(name).cloned() else { continue };
-            for member in self.changed_members(program, id, change, name) {
-                let ours = IpFamily::from(member.address) == family;
-                if ours && contains(program, id, &member) {
-                    self.put_once(name, key(&member));
-                } else {
-                    self.objects.remove_element(name, &key(&member));
+            let ours = |member: &&Member| IpFamily::from(member.address) == family;
+            let (added, removed): (&BTreeSet<Member>, Vec<ElementKey>) = match change {
+                // A removed set keeps its other members while old rules name it.
+                SetDelta::Change { added, removed } | SetDelta::Gone { added, removed } => {
+                    (added, removed.iter().map(key).collect())
                 }
-            }
+                SetDelta::Put(members) => {
+                    let now: BTreeSet<ElementKey> = members.iter().map(key).collect();
+                    let old = self.table().sets.get(name).into_iter();
+                    let old = old.flat_map(|set| set.elements.keys());
+                    (members, old.filter(|key| !now.contains(key)).cloned().collect())
+                }
+            };
+            added.iter().filter(ours).for_each(|member| self.put_once(name, key(member)));
+            removed.iter().for_each(|key| self.objects.remove_element(name, key));
         }
-    }
-
-    /// The members that may have changed: those that the change names, or all old and new ones.
-    fn changed_members(
-        &self,
-        program: &Program,
-        id: &SetId,
-        change: &SetDelta,
-        name: &Name,
-    ) -> Vec<Member> {
-        if let SetDelta::Change { added, removed } = change {
-            return added.iter().chain(removed).copied().collect();
-        }
-        let old = self.table().sets.get(name).into_iter().flat_map(|set| set.elements.keys());
-        let old = old.filter_map(|key| match *key {
-            ElementKey::Address(address) => Some(address.into()),
-            ElementKey::Port(address, protocol, port) => {
-                Some(Member { address, port: Some((protocol, port)) })
-            }
-            _ => None,
-        });
-        old.chain(program.sets.get(id).into_iter().flatten().copied()).collect()
     }
 
     pub(crate) fn put_once(&mut self, set: &Name, key: ElementKey) {
@@ -270,10 +252,6 @@ impl Planner {
 /// The table that enforces a program.
 pub fn render(program: &Program) -> NftTable {
     Planner::from_program(program, Mode::Enforce).objects.table
-}
-
-fn contains(program: &Program, set: &SetId, member: &Member) -> bool {
-    program.sets.get(set).is_some_and(|members| members.contains(member))
 }
 
 fn key(member: &Member) -> ElementKey {

@@ -18,6 +18,9 @@
 //! A tier itself looks up several sets, and the first one with the peer decides. So an address that
 //! joins some of them joins those first that a packet looks up first. It leaves the others when it
 //! has joined all new ones.
+//!
+//! Until the last stage, pods have their old rules, which may name sets that are removed. These keep
+//! all members that do not change otherwise.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,8 +46,7 @@ type Moves = Vec<(Name, Vec<Move>)>;
 impl Stages {
     pub(crate) fn from_delta(planner: &Planner, program: &Program, delta: &Delta) -> Self {
         let mut stages = Stages::default();
-        // A removed set keeps its members until no rule names it: see `empty_removed`.
-        let changes = delta.sets.iter().filter(|(_, change)| **change != SetDelta::Gone);
+        let changes = delta.sets.iter();
         changes.clone().for_each(|(id, change)| stages.record_change(planner, program, id, change));
         let admin = stages.peers.iter().any(|(name, _)| is_admin(planner, name))
             || delta.endpoints.values().flatten().any(|endpoint| {
@@ -61,17 +63,12 @@ impl Stages {
     }
 
     /// Updates the members of sets. Returns the steps that must precede all others.
-    pub(crate) fn update_members(
-        &self,
-        planner: &mut Planner,
-        program: &Program,
-        delta: &Delta,
-    ) -> Transaction {
+    pub(crate) fn update_members(&self, planner: &mut Planner, delta: &Delta) -> Transaction {
         if !self.are_needed {
             let later = self.update_peers(planner, |is_admin| !is_admin);
             let admin = self.update_peers(planner, |is_admin| is_admin);
             let mut first = planner.add_by_level(&later);
-            planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
+            delta.sets.iter().for_each(|(id, change)| planner.update_copies(id, change));
             planner.remove_moved(&later);
             // The admin tier must not pass a packet on before the later tiers know its peer.
             if planner.is_split(&admin) {
@@ -86,7 +83,7 @@ impl Stages {
         let mut first = planner.move_addresses(&bridge);
         let later = self.update_peers(planner, |is_admin| !is_admin);
         first = first.then(planner.add_by_level(&later));
-        planner.update_all_copies(program, delta, |change| *change != SetDelta::Gone);
+        delta.sets.iter().for_each(|(id, change)| planner.update_copies(id, change));
         planner.remove_moved(&later);
         first = first.then(planner.take_transaction());
         first = first.then(planner.release(&held, |is_admin| !is_admin));
@@ -202,32 +199,6 @@ impl Planner {
         self.take_transaction()
     }
 
-    /// Removes the members of removed sets from sets that stay.
-    pub(crate) fn empty_removed(&mut self, program: &Program, delta: &Delta) {
-        let mut rest = Stages::default();
-        for (id, change) in delta.sets.iter().filter(|(_, change)| **change == SetDelta::Gone) {
-            rest.record_change(self, program, id, change);
-        }
-        self.update_all_copies(program, delta, |change| *change == SetDelta::Gone);
-        let moves = rest.update_peers(self, |_| true);
-        for level in Level::ALL {
-            self.add_moved(&moves, level);
-        }
-        self.remove_moved(&moves);
-    }
-
-    /// Updates the copies of some changed sets.
-    fn update_all_copies(
-        &mut self,
-        program: &Program,
-        delta: &Delta,
-        is_selected: impl Fn(&SetDelta) -> bool,
-    ) {
-        for (id, change) in delta.sets.iter().filter(|(_, change)| is_selected(change)) {
-            self.update_copies(program, id, change);
-        }
-    }
-
     /// Adds addresses to their new sets and removes them from the old ones.
     fn move_addresses(&mut self, moves: &Moves) -> Transaction {
         let first = self.add_by_level(moves);
@@ -305,7 +276,7 @@ impl MovedMembers {
         let address = |member: &Member| member.address;
         for (_, change) in changes {
             match change {
-                SetDelta::Change { added, removed } => {
+                SetDelta::Change { added, removed } | SetDelta::Gone { added, removed } => {
                     joining.extend(added.iter().map(address));
                     leaving.extend(removed.iter().map(address));
                 }
@@ -313,7 +284,6 @@ impl MovedMembers {
                     joining.extend(members.iter().map(address));
                     leaving.extend(members.iter().map(address));
                 }
-                SetDelta::Gone => (),
             }
         }
         let is_moving = !joining.is_disjoint(&leaving);

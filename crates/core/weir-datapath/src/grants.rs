@@ -19,7 +19,7 @@ pub(crate) fn may_change_grants(program: &Program, set: &SetId, change: &SetDelt
             let before = (now + removed.len()).saturating_sub(added.len());
             now.min(before) <= MAX_SHARED_GRANTS
         }
-        SetDelta::Put(_) | SetDelta::Gone => true,
+        SetDelta::Put(_) | SetDelta::Gone { .. } => true,
     }
 }
 

@@ -229,7 +229,7 @@ impl Sets {
                     added.insert(member);
                 }
             }
-            SetDelta::Gone => (),
+            SetDelta::Gone { .. } => (),
         }
     }
 
@@ -244,7 +244,7 @@ impl Sets {
                     removed.insert(member);
                 }
             }
-            SetDelta::Gone => (),
+            SetDelta::Gone { .. } => (),
         }
     }
 
@@ -257,7 +257,7 @@ impl Sets {
 
     /// Drains the changes.
     pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = (SetId, SetDelta)> {
-        let gone = std::mem::take(&mut self.gone).into_iter().map(|id| (id, SetDelta::Gone));
+        let gone = std::mem::take(&mut self.gone).into_iter();
         let changes =
             std::mem::take(&mut self.changes).into_iter().filter(|(_, change)| !is_nothing(change));
         let changes: Vec<_> = changes.map(|(set, change)| (self.id(set).clone(), change)).collect();

@@ -39,7 +39,7 @@ pub(crate) struct Sets {
     pub(crate) domain_sets: BTreeSet<SetIndex>,
     /// The changes since the last `take_changes`.
     pub(crate) changes: BTreeMap<SetIndex, SetDelta>,
-    pub(crate) gone: Vec<SetId>,
+    pub(crate) gone: Vec<(SetId, SetDelta)>,
     /// The entries that all sets have without members.
     fixed: usize,
     /// The number of members of all sets.
@@ -259,7 +259,10 @@ impl Sets {
         // A set that is still unpublished needs no removal.
         match self.changes.remove(&index) {
             Some(SetDelta::Put(_)) => (),
-            Some(_) | None => self.gone.push(gone.id),
+            Some(SetDelta::Change { added, removed }) => {
+                self.gone.push((gone.id, SetDelta::Gone { added, removed }));
+            }
+            Some(SetDelta::Gone { .. }) | None => self.gone.push((gone.id, SetDelta::gone())),
         }
     }
 

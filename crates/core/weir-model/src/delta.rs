@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    mem,
     net::IpAddr,
     sync::Arc,
 };
@@ -41,8 +42,15 @@ pub enum SetDelta {
         /// The members that were removed.
         removed: BTreeSet<Member>,
     },
-    /// The set was removed.
-    Gone,
+    /// The set was removed: no rule names it any more. While the old rules are still in force, its
+    /// members changed like this. Otherwise a peer that leaves two sets would leave only one of
+    /// them.
+    Gone {
+        /// The members that were added.
+        added: BTreeSet<Member>,
+        /// The members that were removed.
+        removed: BTreeSet<Member>,
+    },
 }
 
 impl Delta {
@@ -84,6 +92,27 @@ impl From<&Program> for Delta {
 }
 
 impl SetDelta {
+    /// The removal of a set whose members did not change before.
+    pub fn gone() -> Self {
+        SetDelta::Gone { added: BTreeSet::new(), removed: BTreeSet::new() }
+    }
+
+    /// Whether the set was removed.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, SetDelta::Gone { .. })
+    }
+
+    /// The same change of members, without the removal of the set. `None` if that is nothing.
+    pub fn without_removal(self) -> Option<Self> {
+        match self {
+            SetDelta::Gone { added, removed } => {
+                let is_nothing = added.is_empty() && removed.is_empty();
+                (!is_nothing).then_some(SetDelta::Change { added, removed })
+            }
+            other => Some(other),
+        }
+    }
+
     /// Adds a later change; `false` if the two cancel out.
     fn then(&mut self, later: SetDelta) -> bool {
         match (&mut *self, later) {
@@ -97,22 +126,41 @@ impl SetDelta {
                 SetDelta::Change { added, removed },
                 SetDelta::Change { added: more, removed: fewer },
             ) => {
-                for member in fewer {
-                    if !added.remove(&member) {
-                        removed.insert(member);
-                    }
-                }
-                for member in more {
-                    if !removed.remove(&member) {
-                        added.insert(member);
-                    }
-                }
+                combine((&mut *added, &mut *removed), more, fewer);
                 return !(added.is_empty() && removed.is_empty());
             }
+            (
+                SetDelta::Change { added, removed },
+                SetDelta::Gone { added: more, removed: fewer },
+            ) => {
+                let (mut added, mut removed) = (mem::take(added), mem::take(removed));
+                combine((&mut added, &mut removed), more, fewer);
+                *self = SetDelta::Gone { added, removed };
+            }
+            // The members that the datapath has installed are unknown here.
+            (SetDelta::Put(_), SetDelta::Gone { .. }) => *self = SetDelta::gone(),
             // A removed set has no members to change, so the later delta can only be `Put`.
             (_, later) => *self = later,
         }
         true
+    }
+}
+
+/// Adds later changes of members to earlier ones.
+fn combine(
+    (added, removed): (&mut BTreeSet<Member>, &mut BTreeSet<Member>),
+    more: BTreeSet<Member>,
+    fewer: BTreeSet<Member>,
+) {
+    for member in fewer {
+        if !added.remove(&member) {
+            removed.insert(member);
+        }
+    }
+    for member in more {
+        if !removed.remove(&member) {
+            added.insert(member);
+        }
     }
 }
 
@@ -135,5 +183,18 @@ mod tests {
     fn an_addition_and_a_removal_cancel_out() {
         assert!(change(&[1], &[2]).then(change(&[2], &[1])).is_empty());
         assert_eq!(change(&[1], &[]).then(change(&[3], &[1, 2])), change(&[3], &[2]));
+    }
+
+    #[test]
+    fn a_removed_set_keeps_its_last_changes() {
+        let removed = |delta: Delta| {
+            let gone = delta.sets.into_iter().map(|(id, change)| {
+                let SetDelta::Change { added, removed } = change else { panic!("{change:?}") };
+                (id, SetDelta::Gone { added, removed })
+            });
+            Delta { sets: gone.collect(), ..Delta::default() }
+        };
+        let both = change(&[1], &[2]).then(removed(change(&[2], &[3])));
+        assert_eq!(both, removed(change(&[1], &[3])));
     }
 }

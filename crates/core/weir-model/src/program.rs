@@ -27,10 +27,10 @@ impl Program {
         for (id, set) in delta.sets {
             let back = match set {
                 SetDelta::Put(members) => {
-                    self.sets.insert(id.clone(), members).map_or(SetDelta::Gone, SetDelta::Put)
+                    self.sets.insert(id.clone(), members).map_or_else(SetDelta::gone, SetDelta::Put)
                 }
                 SetDelta::Change { added, removed } => self.change(&id, added, removed),
-                SetDelta::Gone => match self.sets.remove(&id) {
+                SetDelta::Gone { .. } => match self.sets.remove(&id) {
                     Some(members) => SetDelta::Put(members),
                     None => continue,
                 },
@@ -66,7 +66,7 @@ impl Program {
         let members = self.sets.entry(id.clone()).or_default();
         removed.retain(|member| members.remove(member));
         added.retain(|member| members.insert(*member));
-        if is_new { SetDelta::Gone } else { SetDelta::Change { added: removed, removed: added } }
+        if is_new { SetDelta::gone() } else { SetDelta::Change { added: removed, removed: added } }
     }
 
     /// The pod that owns an address, if it is an endpoint of this program.

@@ -150,7 +150,7 @@ fn touched_members(delta: &Delta) -> usize {
     let count = |set: &SetDelta| match set {
         SetDelta::Put(members) => members.len(),
         SetDelta::Change { added, removed } => added.len() + removed.len(),
-        SetDelta::Gone => 0,
+        SetDelta::Gone { .. } => 0,
     };
     delta.sets.values().map(count).sum()
 }

@@ -69,8 +69,7 @@ fn after(mut table: NftTable, steps: &[Step]) -> NftTable {
     table
 }
 
-/// The possible verdicts on a packet inside the rules: each pod has its old or its new rules, and
-/// each set its old or its new members.
+/// The possible verdicts on a packet inside the rules: those of one of these programs for each pod.
 fn possible(programs: &[Program], flow: &Flow) -> [bool; 2] {
     let sides = Direction::BOTH.map(|direction| {
         let allows = |program: &Program| program.side(flow, direction) == Verdict::Allow;
@@ -81,12 +80,13 @@ fn possible(programs: &[Program], flow: &Flow) -> [bool; 2] {
     [may_pass, may_not]
 }
 
-/// A program before, during and after a change.
+/// A program before, during and after a change: first the members of sets change, and then the rules
+/// of pods. The sets that only the old rules name still exist in between.
 fn around(before: &Program, delta: &Delta) -> Vec<Program> {
-    let Delta { endpoints, sets } = delta.clone();
-    let rules = Delta { endpoints, ..Delta::default() };
-    let members = Delta { sets, ..Delta::default() };
-    let changes = [Delta::default(), rules, members, delta.clone()];
+    let sets = delta.sets.clone().into_iter();
+    let sets = sets.filter_map(|(id, change)| Some((id, change.without_removal()?)));
+    let members = Delta { sets: sets.collect(), ..Delta::default() };
+    let changes = [Delta::default(), members, delta.clone()];
     let after = changes.map(|change| {
         let mut program = before.clone();
         program.apply(change);
@@ -359,6 +359,60 @@ fn check_changing_rules(limit: MergeLimit) {
     assert_eq!(program.verdict(&flows[1]), Verdict::Allow);
 }
 
+/// The baseline policies of the street allow `good` pods and deny all others of the street. A policy
+/// of the bank names the `good` pods, too. An admin policy denies pods of another street one port.
+const DISTRICT: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {role: db}}, status: {podIP: 10.0.1.1}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: bank}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: safe, namespace: bank}, status: {podIP: 10.0.1.2}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: safe, namespace: bank}, spec: {podSelector: {},
+ ingress: [{from: [{namespaceSelector: {matchLabels: {street: one}}, podSelector: {matchLabels: {good: v}}}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: base}, spec: {tier: Baseline, priority: 1, subject: {namespaces: {matchLabels: {street: one}}},
+ ingress: [{action: Accept, from: [{pods: {namespaceSelector: {matchLabels: {street: one}}, podSelector: {matchLabels: {good: v}}}}]},
+           {action: Deny, from: [{namespaces: {matchLabels: {street: one}}}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: two}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}},
+ ingress: [{action: Deny, from: [{namespaces: {matchLabels: {street: two}}}], protocols: [{tcp: {destinationPort: {number: 22}}}]},
+           {action: Accept, from: [{pods: {namespaceSelector: {matchLabels: {street: one}}, podSelector: {matchLabels: {good: v}}}}], protocols: [{tcp: {destinationPort: {number: 443}}}]}]}}
+";
+
+/// A peer leaves the set of the baseline rule that allows it and the set of the one that denies.
+/// The second set is removed, because no pod has the rule any more.
+#[test]
+fn a_pod_that_leaves_a_removed_set_gets_no_mixed_verdict() {
+    LIMITS.into_iter().for_each(check_removed_set);
+}
+
+#[track_caller]
+fn check_removed_set(limit: MergeLimit) {
+    let street = |name: &str| {
+        changes(&format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {{street: {name}}}}}}}"
+        ))
+    };
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    program.apply(engine.apply(changes(&format!("{DISTRICT}{}", pod(7, "good: v")))));
+    program.apply(engine.apply(street("one")));
+    let mut planner = Planner::new(Mode::Enforce).with_merge_limit(limit).filled(&program);
+    let flow = Flow {
+        from: [10, 0, 0, 7].into(),
+        to: [10, 0, 1, 1].into(),
+        protocol: Protocol::Tcp,
+        port: 80,
+    };
+    assert_eq!(program.verdict(&flow), Verdict::Allow);
+    let leave = [street("two"), vec![Change::Remove(Key::Namespace("shop".into()))]];
+    for change in leave.into_iter().flat_map(|leave| leave.into_iter().chain(street("one"))) {
+        step(&mut engine, &mut program, &mut planner, &change, &[flow], limit);
+        assert_eq!(program.verdict(&flow), Verdict::Allow);
+    }
+}
+
 /// A cluster with this many admin rules for peers of `db`, and as many for blocks, each with its
 /// own port.
 fn ruled(rules: u16) -> NftTable {
@@ -474,10 +528,6 @@ proptest! {
         flows in proptest::collection::vec(weir_testkit::flow(), 40),
         limit in proptest::sample::select(&LIMITS[..]),
     ) {
-        // A known defect of admin rules in sequence: ADR 49, "Known defect".
-        let removes_namespace =
-            then.iter().any(|change| matches!(change, Change::Remove(Key::Namespace(_))));
-        prop_assume!(limit.factor == usize::MAX || !removes_namespace);
         let mut engine = Engine::new(Locality::Everywhere);
         let mut program = Program::default();
         program.apply(engine.apply(&first));

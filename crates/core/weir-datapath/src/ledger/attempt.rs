@@ -154,7 +154,7 @@ impl<D: Datapath> Ledger<D> {
         }
         let named = named_by(restored.endpoints.values().flatten());
         for (id, change) in &undo.sets {
-            if named.contains(id) && delta.sets.get(id) == Some(&SetDelta::Gone) {
+            if named.contains(id) && delta.sets.get(id).is_some_and(SetDelta::is_gone) {
                 restored.sets.insert(id.clone(), change.clone());
                 self.retained_sets.insert(id.clone());
             }
@@ -176,13 +176,16 @@ impl<D: Datapath> Ledger<D> {
     pub(super) fn defer_set_removal(&mut self, delta: &mut Delta) {
         let rejected = self.rejected.keys().filter(|id| !delta.endpoints.contains_key(*id));
         let named = named_by(rejected.filter_map(|id| self.program.endpoints.get(id)));
-        let is_removal = |change: &SetDelta| *change == SetDelta::Gone;
-        let removed = delta.sets.iter().filter(|(_, change)| is_removal(change));
-        self.retained_sets.extend(removed.map(|(id, _)| id).cloned());
-        self.retained_sets.retain(|id| delta.sets.get(id).is_none_or(is_removal));
-        delta.sets.retain(|id, _| !self.retained_sets.contains(id));
+        self.retained_sets.retain(|id| delta.sets.get(id).is_none_or(SetDelta::is_gone));
+        let is_retained = |id: &SetId, change: &SetDelta| change.is_gone() && named.contains(id);
+        let retained: Vec<(SetId, SetDelta)> =
+            delta.sets.extract_if(.., |id, change| is_retained(id, change)).collect();
+        for (id, change) in retained {
+            self.retained_sets.insert(id.clone());
+            delta.sets.extend(change.without_removal().map(|change| (id, change)));
+        }
         for id in self.retained_sets.extract_if(.., |id| !named.contains(id)) {
-            delta.sets.insert(id, SetDelta::Gone);
+            delta.sets.entry(id).or_insert_with(SetDelta::gone);
         }
     }
 
@@ -192,11 +195,10 @@ impl<D: Datapath> Ledger<D> {
     /// pods claim one address, and a new pod is not open. Then bisection finds the pods whose rules
     /// the machine rejects.
     fn bisect_rejected(&mut self, delta: Delta) -> Result<Written, ApplyError> {
-        let (removed, remaining) = delta
-            .sets
-            .iter()
-            .map(|(id, change)| (id.clone(), change.clone()))
-            .partition(|(_, change)| *change == SetDelta::Gone);
+        let sets = || delta.sets.iter().map(|(id, change)| (id.clone(), change.clone()));
+        let removed = sets().filter(|(_, change)| change.is_gone()).collect();
+        let remaining = sets().filter_map(|(id, change)| Some((id, change.without_removal()?)));
+        let remaining = remaining.collect();
         let deny_all = Arc::new(deny_all());
         let endpoints = delta.endpoints.iter().map(|(id, desired)| {
             let old = self.program.endpoints.get(id).map_or(&deny_all, |old| &old.rules);

@@ -68,7 +68,7 @@ impl<D: Datapath> Ledger<D> {
                     }
                 }
                 // The rules that name a new or a removed set change together with it.
-                (SetDelta::Put(_), None) | (SetDelta::Gone, _) => (),
+                (SetDelta::Put(_), None) | (SetDelta::Gone { .. }, _) => (),
             }
         }
         touched

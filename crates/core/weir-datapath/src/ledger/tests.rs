@@ -149,7 +149,7 @@ fn a_rejected_pod_keeps_its_rules_and_sets_and_does_not_delay_others() {
     let many = (10..20).map(|last| (pod(&format!("pod-{last}")), only(last, &family)));
     let mut next = delta(
         [("web", only(1, &family))],
-        [(family.clone(), SetDelta::Put(members(&[3]))), (set("friends"), SetDelta::Gone)],
+        [(family.clone(), SetDelta::Put(members(&[3]))), (set("friends"), SetDelta::gone())],
     );
     next.endpoints.extend(many);
     ledger.add_delta(next);
