@@ -222,6 +222,16 @@ impl Files {
         object.is_some_and(|pol| pol.spec.name == self.node_object)
     }
 
+    /// Whether a HostprotPol is present.
+    pub fn has_pol(&self, id: &HostprotId) -> bool {
+        self.pols.contains_key(&id.name)
+    }
+
+    /// Whether there are files with the names of policies.
+    pub fn has_names_of_policies(&self) -> bool {
+        self.group_names.has_policies()
+    }
+
     /// All HostprotPols.
     pub fn pols(&self) -> impl Iterator<Item = &Pol> {
         self.pols.values()

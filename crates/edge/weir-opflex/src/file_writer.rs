@@ -164,7 +164,7 @@ impl FileWriter {
         let id = object_id(kind, &item);
         match item.value {
             Ok(object) => {
-                self.unreadable.remove(&id);
+                self.forget_unreadable(&id);
                 self.files.put(object);
             }
             Err(error) => {
@@ -184,8 +184,16 @@ impl FileWriter {
 
     fn remove_object(&mut self, id: &HostprotId) {
         self.kind_state(id.kind).ids.remove(id);
-        self.unreadable.remove(id);
+        self.forget_unreadable(id);
         self.files.remove(id);
+    }
+
+    /// Records that an object can be read, or is gone. The files that stayed because of it may be
+    /// superfluous now.
+    fn forget_unreadable(&mut self, id: &HostprotId) {
+        if self.unreadable.remove(id).is_some() {
+            self.is_pruned = false;
+        }
     }
 
     fn apply_pod_event(&mut self, event: ObjectEvent<Pod>) {
@@ -286,7 +294,8 @@ impl FileWriter {
 
     /// The files that stay: the desired ones, and those of unreadable objects.
     fn kept_files(&self) -> Result<BTreeSet<String>, FolderError> {
-        let found = self.folder.files()?.into_iter().filter(|file| self.is_of_unreadable(file));
+        let found = self.folder.files()?.into_iter();
+        let found = found.filter(|file| self.may_be_of_unreadable(file));
         Ok(self.files.needed().iter().cloned().chain(found).collect())
     }
 
@@ -295,13 +304,22 @@ impl FileWriter {
         self.unreadable.contains_key(&HostprotId { kind: HostprotKind::Pol, name })
     }
 
+    /// Whether an unreadable object may need a file. A file with the name of a policy can belong to
+    /// every object that this agent has never read.
+    fn may_be_of_unreadable(&self, file: &str) -> bool {
+        let mut unreadable = self.unreadable.keys();
+        let is_unknown = |id: &HostprotId| id.kind == HostprotKind::Pol && !self.files.has_pol(id);
+        self.is_of_unreadable(file)
+            || self.files.has_names_of_policies() && unreadable.any(is_unknown)
+    }
+
     /// Whether another program changed the folder since the last write.
     fn is_disturbed(&self) -> bool {
         let Ok(found) = self.folder.files() else { return true };
         let is_foreign = |name: &&String| !self.stamps.contains_key(*name);
         let has_changed =
             |(name, stamp): (&String, &Stamp)| self.folder.stamp(name).as_ref() != Some(stamp);
-        found.iter().filter(is_foreign).any(|name| !self.is_of_unreadable(name))
+        found.iter().filter(is_foreign).any(|name| !self.may_be_of_unreadable(name))
             || self.stamps.iter().any(has_changed)
     }
 

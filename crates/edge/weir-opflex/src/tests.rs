@@ -277,6 +277,36 @@ fn an_unreadable_object_keeps_its_last_known_good_file() {
     assert_eq!(node.text("k_np_1.netpol"), before);
 }
 
+/// Only the object says which policies it belongs to, and so which files it needs.
+#[test]
+fn with_names_of_policies_a_new_agent_keeps_the_files_of_unreadable_objects() {
+    for names in [GroupNames::Policy, GroupNames::Both] {
+        let mut node = TestNode::new();
+        let restart = |node: &mut TestNode, object: Value| {
+            (node.writer, node.report) = file_writer_with(&node.folder, names);
+            node.writer.apply(list_pols(vec![own(), object]));
+            node.writer.apply(list_containers(vec![container("10.0.0.1")]));
+            node.handle(list_pods(vec![pod("a", "web")]));
+        };
+        restart(&mut node, pol("k_np_1", "web"));
+        let files = node.files();
+        let before = node.text("k_np_shop_np.netpol");
+        restart(&mut node, broken("k-np-1"));
+        assert_eq!((node.files(), node.text("k_np_shop_np.netpol")), (files.clone(), before));
+        // Also after a comparison with the folder.
+        node.writer.distrust();
+        node.writer.flush();
+        assert_eq!(node.files(), files);
+        // The object is readable again, and belongs to another policy.
+        let mut other = pol("k_np_1", "web");
+        other["spec"]["networkPolicies"] = json!(["shop/other"]);
+        node.handle(put_pol(other));
+        assert!(!node.files().contains(&"k_np_shop_np.netpol".to_owned()), "{:?}", node.files());
+        assert!(node.files().contains(&"k_np_shop_other.netpol".to_owned()), "{:?}", node.files());
+        assert_eq!(node.report.metrics.repairs.get(), 0, "the agent's own writes need no repair");
+    }
+}
+
 #[test]
 fn an_object_that_lost_a_field_allows_nothing_until_it_is_complete() {
     let sealed =
