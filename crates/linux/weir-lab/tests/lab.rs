@@ -52,8 +52,16 @@ fn main() -> ExitCode {
             functions_run_in_their_namespace,
         ),
         trial("a_lab_leaves_nothing_behind", a_lab_leaves_nothing_behind),
+        trial("iptables_has_a_lock_of_its_own", iptables_has_a_lock_of_its_own),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Other programs of the machine, or other tests, may hold the machine's lock.
+fn iptables_has_a_lock_of_its_own() {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = |line: &str| line.split(' ').nth(4) == Some("/run/xtables.lock");
+    assert!(mounts.lines().any(at), "{mounts}");
 }
 
 fn trial(name: &str, test: fn()) -> Trial {

@@ -1,7 +1,8 @@
-use std::{fs, io};
+use std::{env, fs, io, process};
 
 use rustix::{
     io::Errno,
+    mount::{MountPropagationFlags, mount_bind, mount_change},
     process::{Resource, Rlimit, getegid, geteuid, getrlimit, setrlimit},
     thread::{CapabilitySet, UnshareFlags, capabilities},
 };
@@ -16,6 +17,9 @@ use crate::LabError;
 /// network. It loses access to that network. Without root privileges it also moves into a user
 /// namespace in which it has them. It raises the limit of open files to the maximum, because every
 /// probe needs one or two sockets.
+///
+/// It also gets a mount namespace, in which the lock of iptables-legacy is a separate file: all
+/// network namespaces of a machine share that lock.
 pub fn enter() -> Result<(), LabError> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
     let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
@@ -25,10 +29,28 @@ pub fn enter() -> Result<(), LabError> {
     } else {
         become_root_of_a_user_namespace()?;
     }
+    // With a shared lock, iptables may only wait longer.
+    let _ = separate_iptables_lock();
     let files = getrlimit(Resource::Nofile);
     // A lower limit only means fewer concurrent probes.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     Ok(())
+}
+
+/// The lock that iptables-legacy takes for every change.
+const IPTABLES_LOCK: &str = "/run/xtables.lock";
+
+/// Puts another file in the place of the lock, for this process and its children.
+fn separate_iptables_lock() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    fs::OpenOptions::new().append(true).create(true).open(IPTABLES_LOCK)?;
+    let own = env::temp_dir().join(format!("weir-lab-{}.lock", process::id()));
+    fs::File::create(&own)?;
+    let mounted = mount_bind(&own, IPTABLES_LOCK);
+    // The mount keeps the file.
+    fs::remove_file(&own)?;
+    Ok(mounted?)
 }
 
 fn become_root_of_a_user_namespace() -> Result<(), LabError> {
