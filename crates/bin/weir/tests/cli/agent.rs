@@ -74,7 +74,10 @@ fn debug_lines_appear_only_at_level_debug() {
     // A folder is no source for opflex, so the agent starts its log, fails and exits.
     for (command, expected) in [
         ("agent --datapath opflex --source examples --node n1", "needs `--source kube`"),
-        ("controller --enable memcached --kubeconfig nowhere", "cannot use the kubeconfig nowhere"),
+        (
+            "controller --enable memcached --kubeconfig nowhere --http 127.0.0.1:0",
+            "cannot use the kubeconfig nowhere",
+        ),
     ] {
         for (flags, has_debug) in
             [("", false), ("--log-level warn", false), ("--log-level debug", true)]
