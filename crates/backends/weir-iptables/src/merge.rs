@@ -12,7 +12,7 @@ use std::{
 use weir_model::{Block, Peers, PortList, PortRange, Ports, Protocol, Section, SetId};
 
 use crate::{
-    Entry, IpSetKind, IptablesRule, Match, blocks,
+    Entry, IpSetKind, IptablesRule, Match, SrcDst, blocks,
     chain::{ChainCompiler, match_ports},
     derived_set::EntryForm,
     name::comment,
@@ -21,6 +21,10 @@ use crate::{
 
 /// Up to this many comparisons match a long list of ports without a set.
 const MAX_COMPARISONS: usize = 2;
+
+/// Up to this many comparisons match networks without a set. The kernel finds a set by name in a list
+/// of all sets, so a set for each of thousands of port ranges takes seconds.
+const MAX_COMPARED_NETWORKS: usize = 4;
 
 /// The traffic that policies allow.
 #[derive(Debug, Default)]
@@ -164,12 +168,9 @@ impl ChainCompiler<'_> {
         if !single.is_empty() {
             all.push(vec![self.match_fixed_set(IpSetKind::BlockPorts, single)]);
         }
-        let any_port = self.match_blocks(allowed.any_port.blocks.iter().copied());
-        all.extend(any_port.map(|networks| networks.into_iter().collect()));
+        all.extend(self.match_blocks(allowed.any_port.blocks.iter().copied()));
         for (range, blocks) in several {
-            let networks = self.match_blocks(blocks).into_iter().flatten();
-            let ports = match_ports(&[range]).into_iter();
-            all.extend(ports.map(|ports| [ports].into_iter().chain(networks.clone()).collect()));
+            all.extend(pairs(&match_ports(&[range]), &self.match_blocks(blocks)));
         }
         all
     }
@@ -178,17 +179,11 @@ impl ChainCompiler<'_> {
     fn match_list(&mut self, list: &PortList, peers: &PeerGroup<'_>) -> Vec<Vec<Match>> {
         let members = self.match_sets(&peers.sets).map(|members| vec![members]);
         let networks = self.match_blocks(peers.blocks.iter().copied());
-        let peers: Vec<Vec<Match>> =
-            members.into_iter().chain(networks.map(|one| one.into_iter().collect())).collect();
+        let peers: Vec<Vec<Match>> = members.into_iter().chain(networks).collect();
         if peers.is_empty() {
             return Vec::new();
         }
-        let ports = self.match_long_list(list);
-        let both = |peers: &Vec<Match>| {
-            let peers = peers.clone();
-            ports.iter().map(move |ports| [ports].into_iter().chain(&peers).cloned().collect())
-        };
-        peers.iter().flat_map(both).collect()
+        pairs(&self.match_long_list(list), &peers)
     }
 
     /// Matches a long list of ports: by a few comparisons, or else by a set. The kernel searches sets
@@ -218,19 +213,35 @@ impl ChainCompiler<'_> {
         (!of.is_empty()).then(|| self.match_derived_set(IpSetKind::Addresses, of, None))
     }
 
-    /// Matches the addresses of blocks. `None` if no block is of this family. Blocks that contain
+    /// Matches the addresses of blocks, with a list of matches for each rule. Blocks that contain
     /// every address need no match.
-    fn match_blocks<'b>(
-        &mut self,
-        blocks: impl IntoIterator<Item = &'b Block>,
-    ) -> Option<Option<Match>> {
+    fn match_blocks<'b>(&mut self, blocks: impl IntoIterator<Item = &'b Block>) -> Vec<Vec<Match>> {
         let ours = blocks.into_iter().filter(|block| blocks::is_in_family(block, self.family));
-        let entries = blocks::entries(ours);
+        let ours: Vec<&Block> = ours.collect();
+        let entries = blocks::entries(ours.iter().copied());
         if entries == blocks::entries([&blocks::everything(self.family)]) {
-            return Some(None);
+            return vec![Vec::new()];
         }
-        (!entries.is_empty()).then(|| Some(self.match_fixed_set(IpSetKind::Blocks, entries)))
+        let are_networks = ours.iter().all(|block| block.except.is_empty());
+        if are_networks && ours.len() <= MAX_COMPARED_NETWORKS {
+            let peer = SrcDst::there(self.direction);
+            return ours.iter().map(|block| vec![Match::At(peer, block.net)]).collect();
+        }
+        match entries.is_empty() {
+            true => Vec::new(),
+            false => vec![vec![self.match_fixed_set(IpSetKind::Blocks, entries)]],
+        }
     }
+}
+
+/// The matches of all pairs of ports and peers. Comparisons of addresses come first.
+fn pairs(ports: &[Match], peers: &[Vec<Match>]) -> Vec<Vec<Match>> {
+    let pair = |peers: &Vec<Match>, ports: &Match| {
+        let (nets, sets): (Vec<&Match>, Vec<&Match>) =
+            peers.iter().partition(|one| matches!(one, Match::At(..)));
+        nets.into_iter().chain([ports]).chain(sets).cloned().collect()
+    };
+    peers.iter().flat_map(|peers| ports.iter().map(move |ports| pair(peers, ports))).collect()
 }
 
 /// Program sets whose members become entries unchanged.

@@ -418,8 +418,6 @@ policies:
             create KUBE-SRC-7YTXRQJ2J7TUWVUB hash:ip,port family inet maxelem 4294967295
             add KUBE-SRC-7YTXRQJ2J7TUWVUB 10.0.0.2,tcp:80
             add KUBE-SRC-7YTXRQJ2J7TUWVUB 10.0.0.3,tcp:81
-            create KUBE-SRC-DFP7GDBVRVS6WW6F hash:net family inet maxelem 4294967295
-            add KUBE-SRC-DFP7GDBVRVS6WW6F 10.9.0.0/16
             create KUBE-SRC-TNRDIITNKGNQ7UOE hash:net,port family inet maxelem 4294967295
             add KUBE-SRC-TNRDIITNKGNQ7UOE 0.0.0.0/1,tcp:83
             add KUBE-SRC-TNRDIITNKGNQ7UOE 10.0.0.0/8,tcp:82
@@ -429,19 +427,12 @@ policies:
             create KUBE-SRC-YMVBNEL6DMWUZWJ5 hash:ip family inet maxelem 4294967295
             add inet6:KUBE-DST-POLICIES 1ba:b4b6:8254:fb5b:c159:1698:d148:56ef comment "shop/many KUBE-NWPLCY-WO5LJNUCKT5VXQKZ"
             # iptables-save -t filter
-            :KUBE-NWPLCY-2PJHHICQMXVL6BB4 - [0:0]
+            :KUBE-NWPLCY-TQZUJY3LIPSQD5ZY - [0:0]
             :KUBE-NWPLCY-WO5LJNUCKT5VXQKZ - [0:0]
             :KUBE-POD-FW-5FGDE3HWEHGTAL2O - [0:0]
             :KUBE-POD-FW-PQS4CPMQ3AQ6OESX - [0:0]
             :KUBE-POD-FW-RWXNZ45LOKR6QY2T - [0:0]
             :KUBE-POD-FW-U5R3RG2VGHPNRMH4 - [0:0]
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-TNRDIITNKGNQ7UOE src,dst -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -m set --match-set KUBE-SRC-DFP7GDBVRVS6WW6F src -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -p udp -m udp --dport 1:5 -m comment --comment "shop/many" -j RETURN
-            -A KUBE-NWPLCY-2PJHHICQMXVL6BB4 -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-NWPLCY-COMMON -s 10.0.0.0/24 -g KUBE-NWPLCY-EGRESS
             -A KUBE-NWPLCY-COMMON -d 10.0.0.0/24 -g KUBE-POD-FW-INGRESS
             -A KUBE-NWPLCY-COMMON -d 224.0.0.0/4 -g KUBE-NWPLCY-GROUP
@@ -456,11 +447,18 @@ policies:
             -A KUBE-NWPLCY-GROUPS -m pkttype ! --pkt-type unicast -g KUBE-NWPLCY-GROUP
             -A KUBE-NWPLCY-TAIL -s 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL src -j ACCEPT
             -A KUBE-NWPLCY-TAIL -d 10.0.0.0/24 -m set --match-set KUBE-DST-LOCAL dst -j ACCEPT
-            -A KUBE-NWPLCY-WO5LJNUCKT5VXQKZ -m comment --comment "shop/many ingress: KUBE-NWPLCY-2PJHHICQMXVL6BB4" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -m set --match-set KUBE-SRC-7YTXRQJ2J7TUWVUB src,dst -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -m set --match-set KUBE-SRC-YMVBNEL6DMWUZWJ5 src -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -p tcp -m tcp --dport 90:99 -m set --match-set KUBE-SRC-XEMJIR3AAL4GZUFV src -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -m set --match-set KUBE-SRC-TNRDIITNKGNQ7UOE src,dst -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -s 10.9.0.0/16 -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -p udp -m udp --dport 1:5 -m comment --comment "shop/many" -j RETURN
+            -A KUBE-NWPLCY-TQZUJY3LIPSQD5ZY -g KUBE-NWPLCY-ISOLATED-INGRESS
+            -A KUBE-NWPLCY-WO5LJNUCKT5VXQKZ -m comment --comment "shop/many ingress: KUBE-NWPLCY-TQZUJY3LIPSQD5ZY" -j RETURN
             -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -d 10.0.0.1/32 -m comment --comment "shop/db ingress: KUBE-POD-FW-PQS4CPMQ3AQ6OESX, isolated by shop/many" -j RETURN
             -A KUBE-POD-FW-5FGDE3HWEHGTAL2O -s 10.0.0.1/32 -m comment --comment "shop/db egress: not isolated" -j RETURN
             -A KUBE-POD-FW-INGRESS -d 10.0.0.1/32 -g KUBE-POD-FW-PQS4CPMQ3AQ6OESX
-            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-2PJHHICQMXVL6BB4
+            -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -g KUBE-NWPLCY-TQZUJY3LIPSQD5ZY
             -A KUBE-POD-FW-PQS4CPMQ3AQ6OESX -m comment --comment "shop/db isolated by shop/many" -g KUBE-NWPLCY-ISOLATED-INGRESS
             -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -d 10.0.0.2/32 -m comment --comment "shop/a ingress: not isolated" -j RETURN
             -A KUBE-POD-FW-RWXNZ45LOKR6QY2T -s 10.0.0.2/32 -m comment --comment "shop/a egress: not isolated" -j RETURN
