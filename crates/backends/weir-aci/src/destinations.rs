@@ -13,7 +13,7 @@ use weir_model::{
 use crate::{
     frontend::{BackendClass, Frontend, FrontendPort},
     normalized::{NormalizedPolicy, PortName},
-    peer::{self, NamespaceScope},
+    peer::NamespaceScope,
 };
 
 /// The egress rules of a policy. Cost of a lookup: the logarithm of its ports and networks, and its
@@ -127,7 +127,7 @@ impl DestinationRule {
         let Some(peers) = &self.peers else { return true };
         let Some((namespace, profile)) = &class.pod else { return false };
         peers.pods.iter().any(|(scope, pods)| {
-            scope.contains(namespace, labels(namespace)) && peer::holds(pods, &profile.labels)
+            scope.contains(namespace, labels(namespace)) && pods.matches(&profile.labels)
         })
     }
 

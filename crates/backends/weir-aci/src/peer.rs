@@ -50,7 +50,7 @@ impl NamespaceScope {
         match self {
             NamespaceScope::One(name) => &**name == namespace,
             NamespaceScope::Matching(selector) => {
-                labels.is_some_and(|labels| holds(selector, labels))
+                labels.is_some_and(|labels| selector.matches(labels))
             }
             NamespaceScope::Every => true,
         }
@@ -85,7 +85,7 @@ impl PeerSelector {
         profiles: impl Iterator<Item = &'a PodProfile>,
     ) -> BTreeSet<PeerMatch> {
         let mut matches = BTreeSet::new();
-        for profile in profiles.filter(|profile| holds(&self.pods, &profile.labels)) {
+        for profile in profiles.filter(|profile| self.pods.matches(&profile.labels)) {
             match &self.port {
                 None => {
                     matches.insert((profile.family, None));
@@ -166,7 +166,7 @@ impl Mark {
     /// The mark as labels of a pod. A pod can have several numbers for one port name.
     pub(crate) fn labels(&self, pod: &Pod) -> Vec<EpLabel> {
         let values = match self {
-            Mark::Selected(selector) if holds(selector, &pod.labels) => vec![Mark::YES.into()],
+            Mark::Selected(selector) if selector.matches(&pod.labels) => vec![Mark::YES.into()],
             Mark::Selected(_) => Vec::new(),
             Mark::Port(name, protocol) => numbers(&(name.clone(), Some(*protocol)), &pod.ports)
                 .map(|(_, number)| number.to_string())
@@ -185,14 +185,4 @@ pub(crate) fn numbers<'a>(
         port.name == *name && protocol.is_none_or(|protocol| protocol == port.protocol)
     };
     ports.iter().filter(fits).map(|port| (port.protocol, port.port))
-}
-
-/// Whether a selector matches labels.
-pub(crate) fn holds(selector: &Selector, labels: &Labels) -> bool {
-    selector.requirements().iter().all(|requirement| match requirement {
-        Requirement::In(key, values) => labels.value(key).is_some_and(|v| values.contains(v)),
-        Requirement::NotIn(key, values) => !labels.value(key).is_some_and(|v| values.contains(v)),
-        Requirement::Exists(key) => labels.value(key).is_some(),
-        Requirement::Absent(key) => labels.value(key).is_none(),
-    })
 }

@@ -14,8 +14,9 @@ use weir_aci::{
     RenderedCluster, desired, render,
 };
 use weir_model::{
-    Action, Change, EndpointPort, EndpointSlice, Flow, IpFamily, Object as Model, PolicyKind,
-    Protocol, Scope, Selector, Service, ServiceId, ServicePort, TargetPort, Tier, Verdict, World,
+    Action, Change, EndpointPort, EndpointSlice, ExternalTraffic, Flow, IpFamily, Object as Model,
+    PolicyKind, Protocol, Scope, Selector, Service, ServiceId, ServiceKind, ServicePort,
+    TargetPort, Tier, Verdict, World,
 };
 
 fn settings() -> AciSettings {
@@ -48,15 +49,19 @@ fn changes_with_services() -> impl Strategy<Value = Vec<Change>> {
             let (protocol, target) = (Protocol::Tcp, *port.get(&[80_u16, 443, 8080]));
             let service = Service {
                 id: id(format!("service-{number}")),
+                kind: ServiceKind::ClusterIp,
+                external_traffic: ExternalTraffic::Cluster,
                 addresses: vec![
                     [10, 96, 0, number].into(),
                     format!("fd96::{number}").parse().unwrap(),
                 ],
+                families: Vec::new(),
                 ports: vec![ServicePort {
                     name: "".into(),
                     protocol,
                     port: 1000,
                     target: TargetPort::Number(target),
+                    node_port: None,
                 }],
                 selector: None,
                 location: None,

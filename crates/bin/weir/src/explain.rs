@@ -3,19 +3,22 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, Severity, Verdict, World,
+    Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, ServiceId, Severity, Verdict,
+    World,
 };
-use weir_reach::PortQuery;
+use weir_reach::{PortQuery, ReachState};
 
 use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::Failure,
-    flow_end::FlowEnd,
+    flow_end::{FlowEnd, unread_services},
     present::{
         self, Format, Schema,
         explanation_view::{Context, ExplanationView},
+        service_view::{BackendView, ServiceView},
     },
+    service::{self, ServiceTarget, Sources},
     source::{self, Loaded, SourceArgs},
     why,
 };
@@ -25,6 +28,8 @@ use crate::{
 /// Prints for each direction the policies that isolate the pod and the rule that decides, with file
 /// and line. For a denied connection it also prints the rules that nearly match and the smallest
 /// policy that would allow it. Exit status 1 if the connection is denied.
+///
+/// A connection to a Service is evaluated for each backend, and denied if any of these is denied.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432\n  weir explain -f examples/shop/manifests --from 203.0.113.7 --to shop/deployment/web --port http"
@@ -37,10 +42,10 @@ pub(crate) struct ExplainCommand {
     /// The source: `namespace/pod`, `pod` with -n, an address, or `namespace/deployment/name`
     #[arg(long, value_name = "END")]
     from: String,
-    /// The destination, in the same forms
+    /// The destination, in the same forms, or a Service, as in `namespace/svc/name`
     #[arg(long, value_name = "END")]
     to: String,
-    /// The destination port: a number or the name of a container port
+    /// The destination port: a number or the name of a container port; for a Service, its own port
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: PortQuery,
     /// The IP family, if both ends have addresses of both families
@@ -53,19 +58,129 @@ pub(crate) struct ExplainCommand {
 
 impl ExplainCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_clusters(&self.clusters)?;
+        let kinds = FlowEnd::kinds([&self.from, &self.to]);
+        let loaded = self.source.load_clusters_with(&self.clusters, kinds)?;
         let end = |text| FlowEnd::find(text, self.source.namespace(), &loaded);
-        let (from, to) = (end(&self.from)?, end(&self.to)?);
-        let flow = self.flow(&loaded, &from, &to)?;
-        let mut notes: Vec<String> =
-            [&from, &to].into_iter().filter_map(|end| note(end, &loaded)).collect();
-        let state = source::compile(loaded.world.clone());
-        let explanation = weir_engine::explain(&state.program, &flow);
-        notes.extend(self.source.pod_network.notes(&state, &loaded.synthetic, &flow));
-        for (end, address) in [(&from, flow.from), (&to, flow.to)] {
-            notes.extend(claim_note(end.pod(&loaded), address, &loaded.world));
+        let (from, mut to) = (end(&self.from)?, end(&self.to)?);
+        if let FlowEnd::Service(id) = &from {
+            let hint = "a Service opens no connections: name the pods that do";
+            return Err(Failure::new(format!("Service {id} cannot be a source"), hint).into());
         }
-        notes.extend(other_family(&loaded, &state.program, &explanation, [&from, &to]));
+        if let FlowEnd::Address(address) = to
+            && let Some(service) = service::at_node_port(&loaded.world, address, &self.port)
+        {
+            to = FlowEnd::Service(service.id.clone());
+        }
+        let state = source::compile(loaded.world.clone());
+        if let FlowEnd::Service(id) = &to {
+            return self.explain_service(out, &loaded, &state, &from, id);
+        }
+        let flow = self.flow(&loaded, &from, &to)?;
+        let explained = self.explain(&loaded, &state, [&from, &to], flow);
+        let mut view = explained.view(&loaded, [&from, &to]);
+        let addresses = [&from, &to].into_iter().any(|end| matches!(end, FlowEnd::Address(_)));
+        if let (true, Some(unread)) = (addresses, unread_services(&loaded)) {
+            view.notes.push(unread.message.clone());
+        }
+        match self.output.structured() {
+            Some(form) => present::value(out, form, Schema::Explain, &view)?,
+            None => present::explanation::write(out, &explained.explanation, &view)?,
+        }
+        Ok(explained.explanation.verdict.into())
+    }
+
+    /// Explains the connections to all backends of a Service: each with its verdict, and one of
+    /// them, a denied one if there is any, in full.
+    fn explain_service(
+        &self,
+        out: &mut dyn Write,
+        loaded: &Loaded,
+        state: &ReachState,
+        from: &FlowEnd,
+        id: &ServiceId,
+    ) -> anyhow::Result<Exit> {
+        let service = service::find(&loaded.world, id)?;
+        let mut target = ServiceTarget::find(&loaded.world, service, &self.port)?;
+        let sources = Sources::find(&loaded.world, from, service);
+        target.notes.extend(sources.note.clone());
+        let attempts = self.attempts(loaded, &target, &sources)?;
+        let reaches_itself = attempts.iter().any(|attempt| attempt.flow.from == attempt.flow.to);
+        let has_admin_policies =
+            loaded.world.policies.keys().any(|policy| !policy.kind.is_namespaced());
+        if reaches_itself && has_admin_policies {
+            target.notes.push(format!(
+                "{from} is a backend itself: through the Service, admin policies apply to that \
+                 connection, and this evaluation does not include them"
+            ));
+        }
+        let verdicts: Vec<Verdict> =
+            attempts.iter().map(|attempt| state.program.verdict(&attempt.flow)).collect();
+        let verdict = verdicts.iter().copied().max().unwrap_or(Verdict::Deny);
+        let shown = verdicts.iter().position(|own| *own == verdict).unwrap_or_default();
+        let Attempt { from, to, flow } = &attempts[shown];
+        let explained = self.explain(loaded, state, [from, to], *flow);
+        let mut view = explained.view(loaded, [from, to]);
+        let backends = attempts.iter().map(|attempt| {
+            let explanation = weir_engine::explain(&state.program, &attempt.flow);
+            BackendView::new(&attempt.from, &attempt.to, &explanation)
+        });
+        view.service = Some(ServiceView::new(&target, &self.from, backends.collect()));
+        match self.output.structured() {
+            Some(form) => present::value(out, form, Schema::Explain, &view)?,
+            None => present::explanation::write(out, &explained.explanation, &view)?,
+        }
+        Ok(verdict.into())
+    }
+
+    /// The connections that one connection to a Service can become.
+    fn attempts(
+        &self,
+        loaded: &Loaded,
+        target: &ServiceTarget<'_>,
+        sources: &Sources,
+    ) -> Result<Vec<Attempt>, Failure> {
+        let family = self.ip_family.map(IpFamily::from);
+        let (mut attempts, mut failure) = (Vec::new(), None);
+        for backend in &target.backends {
+            let to = match &backend.pod {
+                Some(pod) => FlowEnd::Pod(pod.clone(), 1),
+                None => FlowEnd::Address(backend.addresses[0]),
+            };
+            for from in &sources.ends {
+                let sources = (&*from.to_string(), from.addresses(loaded));
+                let targets = (&*to.to_string(), backend.addresses.clone());
+                match addresses(sources, targets, family) {
+                    Ok((source, address)) => {
+                        let (protocol, port) = (target.port.protocol, backend.port);
+                        let flow = Flow { from: source, to: address, protocol, port };
+                        attempts.push(Attempt { from: from.clone(), to: to.clone(), flow });
+                    }
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+        }
+        match failure {
+            Some(failure) if attempts.is_empty() => Err(failure),
+            _ => Ok(attempts),
+        }
+    }
+
+    /// Explains one connection.
+    fn explain(
+        &self,
+        loaded: &Loaded,
+        state: &ReachState,
+        [from, to]: [&FlowEnd; 2],
+        flow: Flow,
+    ) -> Explained {
+        let mut notes: Vec<String> =
+            [from, to].into_iter().filter_map(|end| note(end, loaded)).collect();
+        let explanation = weir_engine::explain(&state.program, &flow);
+        notes.extend(self.source.pod_network.notes(state, &loaded.synthetic, &flow));
+        for (end, address) in [(from, flow.from), (to, flow.to)] {
+            notes.extend(claim_note(end.pod(loaded), address, &loaded.world));
+        }
+        notes.extend(other_family(loaded, &state.program, &explanation, [from, to]));
         let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
         if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters.is_empty()) {
             for policy in policies {
@@ -75,14 +190,7 @@ impl ExplainCommand {
                 *policy = local;
             }
         }
-        let policy_findings = findings_of_denying_policies(&loaded, &explanation);
-        let context = Context { ends: [&from, &to], loaded: &loaded, policy_findings, notes };
-        let view = ExplanationView::new(&explanation, &remedy, context);
-        match self.output.structured() {
-            Some(form) => present::value(out, form, Schema::Explain, &view)?,
-            None => present::explanation::write(out, &explanation, &view)?,
-        }
-        Ok(explanation.verdict.into())
+        Explained { explanation, remedy, notes }
     }
 
     /// The connection to explain.
@@ -92,8 +200,9 @@ impl ExplainCommand {
             return Err(Failure::new("a connection has one port", hint));
         }
         let family = self.ip_family.map(IpFamily::from);
+        let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
         let (from_address, to_address) =
-            addresses(loaded, (&self.from, from), (&self.to, to), family)?;
+            addresses((&self.from, sources), (&self.to, targets), family)?;
         let mut ports = self.port.at(to.pod(loaded));
         ports.sort();
         ports.dedup();
@@ -124,6 +233,29 @@ impl ExplainCommand {
         };
         Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
     }
+}
+
+/// The explanation of one connection.
+struct Explained {
+    explanation: Explanation,
+    remedy: Remedy,
+    notes: Vec<String>,
+}
+
+impl Explained {
+    fn view(&self, loaded: &Loaded, ends: [&FlowEnd; 2]) -> ExplanationView {
+        let policy_findings = findings_of_denying_policies(loaded, &self.explanation);
+        let notes = self.notes.clone();
+        let context = Context { ends, loaded, policy_findings, notes };
+        ExplanationView::new(&self.explanation, &self.remedy, context)
+    }
+}
+
+/// A connection that a connection to a Service can become.
+struct Attempt {
+    from: FlowEnd,
+    to: FlowEnd,
+    flow: Flow,
 }
 
 /// A remark about an end, if one is needed.
@@ -179,12 +311,10 @@ impl From<FamilyArg> for IpFamily {
 /// The addresses of a connection: those of the requested family, or else of the family of the first
 /// destination address that both ends share.
 fn addresses(
-    loaded: &Loaded,
-    (from_text, from): (&str, &FlowEnd),
-    (to_text, to): (&str, &FlowEnd),
+    (from_text, sources): (&str, Vec<IpAddr>),
+    (to_text, targets): (&str, Vec<IpAddr>),
     family: Option<IpFamily>,
 ) -> Result<(IpAddr, IpAddr), Failure> {
-    let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
     for (text, list) in [(from_text, &sources), (to_text, &targets)] {
         if list.is_empty() {
             let hint = "a pod needs an address to connect; it may still be starting";

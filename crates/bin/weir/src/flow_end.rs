@@ -1,9 +1,10 @@
-//! The ends of a connection, as a user names them: an address, `namespace/pod`, `pod`, or
-//! `namespace/deployment/name`.
+//! The ends of a connection, as a user names them: an address, `namespace/pod`, `pod`,
+//! `namespace/deployment/name`, or `namespace/svc/name`.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use weir_model::{Namespace, Pod, PodId, QualifiedName};
+use weir_kube::{ClusterKinds, SERVICES_UNREAD};
+use weir_model::{Finding, Name, Namespace, Pod, PodId, QualifiedName, ServiceId};
 
 use crate::{
     failure::{Failure, nearest},
@@ -18,9 +19,24 @@ pub(crate) enum FlowEnd {
     Pod(PodId, usize),
     /// An address.
     Address(IpAddr),
+    /// A Service, which can only be a destination.
+    Service(ServiceId),
 }
 
 impl FlowEnd {
+    /// The kinds of objects that are needed to find the ends that these texts name.
+    pub(crate) fn kinds(texts: [&str; 2]) -> ClusterKinds {
+        // An address may be that of a Service.
+        let may_be_service = |text: &str| {
+            weir_api::address(text).is_some() || kind_in(text).as_deref() == Some("service")
+        };
+        if texts.into_iter().any(may_be_service) {
+            ClusterKinds::Destinations
+        } else {
+            ClusterKinds::Policies
+        }
+    }
+
     /// Finds the end that a text names.
     pub(crate) fn find(
         text: &str,
@@ -28,10 +44,13 @@ impl FlowEnd {
         loaded: &Loaded,
     ) -> Result<Self, Failure> {
         if let Some(address) = weir_api::address(text) {
-            if let Some(why) = service::explain_address(&loaded.world, address) {
-                return Err(Failure::new(why, service::HINT));
-            }
-            return Ok(FlowEnd::Address(address));
+            return Ok(match service::at_address(&loaded.world, address) {
+                Some(service) => FlowEnd::Service(service.id.clone()),
+                None => FlowEnd::Address(address),
+            });
+        }
+        if text.contains("://") {
+            return Err(domain_name(text));
         }
         let parts: Vec<&str> = text.split('/').collect();
         let id = match parts[..] {
@@ -39,6 +58,7 @@ impl FlowEnd {
             [namespace, name] => PodId::new(namespace, name),
             [namespace, kind, name] => match full_kind(kind).as_str() {
                 "pod" => PodId::new(namespace, name),
+                "service" => return service(namespace, name, loaded),
                 kind => return workload(&format!("{namespace}/{kind}/{name}"), loaded),
             },
             _ => {
@@ -57,6 +77,9 @@ impl FlowEnd {
             None if text.parse::<ipnet::IpNet>().is_ok() => {
                 Err(Failure::new(format!("{text} is a network"), "give one of its addresses"))
             }
+            None if parts.len() == 1 && text.contains('.') && !is_like_an_address(text) => {
+                Err(domain_name(text))
+            }
             None if is_like_an_address(text) => {
                 let hint = "an IPv4 address has four numbers from 0 to 255; an IPv6 address has hexadecimal numbers and `:`";
                 Err(Failure::new(format!("{text} is not an address"), hint))
@@ -69,7 +92,7 @@ impl FlowEnd {
     pub(crate) fn pod<'w>(&self, loaded: &'w Loaded) -> Option<&'w Pod> {
         match self {
             FlowEnd::Pod(id, _) => loaded.world.pods.get(id),
-            FlowEnd::Address(_) => None,
+            FlowEnd::Address(_) | FlowEnd::Service(_) => None,
         }
     }
 
@@ -80,12 +103,32 @@ impl FlowEnd {
                 self.pod(loaded).map(|pod| pod.addresses.clone()).unwrap_or_default()
             }
             FlowEnd::Address(address) => vec![*address],
+            // Policies apply to the backends.
+            FlowEnd::Service(_) => Vec::new(),
         }
     }
 }
 
-const FORMS: &str =
-    "use an address, `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
+impl fmt::Display for FlowEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FlowEnd::Pod(id, _) => id.fmt(f),
+            FlowEnd::Address(address) => address.fmt(f),
+            FlowEnd::Service(id) => f.write_str(&service::name(id)),
+        }
+    }
+}
+
+const FORMS: &str = "use an address, `namespace/pod`, `pod` with -n, `namespace/deployment/name`, \
+                     or `namespace/svc/name`";
+
+/// The kind that a text names, as in `namespace/kind/name`.
+fn kind_in(text: &str) -> Option<String> {
+    match text.split('/').collect::<Vec<&str>>()[..] {
+        [_, kind, _] => Some(full_kind(kind)),
+        _ => None,
+    }
+}
 
 /// Expands the short names and plurals of kubectl.
 fn full_kind(kind: &str) -> String {
@@ -103,6 +146,7 @@ fn full_kind(kind: &str) -> String {
         "vmi" | "vmis" | "virtualmachineinstances" => "virtualmachineinstance",
         "kservice" | "services.serving.knative.dev" | "service.serving.knative.dev" => "ksvc",
         "po" | "pods" => "pod",
+        "svc" | "services" => "service",
         other => other,
     }
     .to_owned()
@@ -115,6 +159,17 @@ fn is_like_an_address(text: &str) -> bool {
     let bare = text.split('%').next().unwrap_or_default();
     let is_hex = |byte: u8| byte.is_ascii_hexdigit() || b":.[]".contains(&byte);
     dotted || bare.contains("::") || (bare.contains(':') && bare.bytes().all(is_hex))
+}
+
+/// The error for a domain name. The name of a Service in the DNS of the cluster contains its own.
+fn domain_name(text: &str) -> Failure {
+    let hint = match text.split('.').collect::<Vec<&str>>()[..] {
+        [name, namespace, "svc", ..] => format!("use the Service {namespace}/svc/{name}"),
+        _ => "names are not looked up: give an address that it resolves to, or a pod or Service \
+              (`namespace/svc/name`)"
+            .to_owned(),
+    };
+    Failure::new(format!("{text} is a domain name, not a pod"), hint)
 }
 
 /// The error for the name of a node.
@@ -136,6 +191,22 @@ fn finished(pod: &Pod, loaded: &Loaded) -> Failure {
         None => "name a running pod".to_owned(),
     };
     Failure::new(format!("{} has finished and no longer owns an address", pod.id), hint)
+}
+
+fn service(namespace: &str, name: &str, loaded: &Loaded) -> Result<FlowEnd, Failure> {
+    let id = ServiceId { namespace: Name::from(namespace), name: Name::from(name) };
+    match service::find(&loaded.world, &id) {
+        Ok(service) => Ok(FlowEnd::Service(service.id.clone())),
+        Err(failure) => Err(match unread_services(loaded) {
+            Some(finding) => Failure::new(finding.message.clone(), finding.hint.clone()),
+            None => failure,
+        }),
+    }
+}
+
+/// The finding about Services that the user may not list.
+pub(crate) fn unread_services(loaded: &Loaded) -> Option<&Finding> {
+    loaded.findings.iter().find(|finding| finding.code == SERVICES_UNREAD)
 }
 
 fn workload(name: &str, loaded: &Loaded) -> Result<FlowEnd, Failure> {

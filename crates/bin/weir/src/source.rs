@@ -207,8 +207,17 @@ impl SourceArgs {
 
     /// Reads the clusters if any were given, else as [`load_complete`](SourceArgs::load_complete) does.
     pub(crate) fn load_clusters(&self, clusters: &ClustersArgs) -> anyhow::Result<Loaded> {
+        self.load_clusters_with(clusters, ClusterKinds::Policies)
+    }
+
+    /// The same, with these kinds of a cluster that was not given as one of a set.
+    pub(crate) fn load_clusters_with(
+        &self,
+        clusters: &ClustersArgs,
+        kinds: ClusterKinds,
+    ) -> anyhow::Result<Loaded> {
         if clusters.is_empty() {
-            return self.load_complete(ClusterKinds::Policies);
+            return self.load_complete(kinds);
         }
         let loaded = self.pod_network.apply(clusters.load(self.kubeconfig_of(clusters)?)?)?;
         if let Some(namespace) = self.namespace() {

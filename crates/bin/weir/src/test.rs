@@ -304,8 +304,12 @@ fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> C
     let state = source::compile(world);
     let flow = |probe: &Probe| {
         let flow = probe.flow(&state.world).map_err(|problem| problem.to_string())?;
-        match service::explain_address(&state.world, flow.to) {
-            Some(why) => Err(format!("{why}; {}", service::HINT)),
+        match service::at_address(&state.world, flow.to) {
+            Some(service) => Err(format!(
+                "{} is the address of Service {}, and policies apply to its backends; give a pod \
+                 behind it, and the port of the pod",
+                flow.to, service.id
+            )),
             None => Ok(flow),
         }
     };

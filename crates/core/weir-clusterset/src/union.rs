@@ -8,8 +8,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use weir_model::{
-    CLUSTER_LABEL, Labels, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Pod, Policy, PolicyKind,
-    PolicyRule, QualifiedName, Requirement, Scope, Selector, Spec, Subject, Who, World,
+    CLUSTER_LABEL, EndpointSlice, Labels, NAMESPACE_NAME_LABEL, Name, Namespace, Node, Pod, Policy,
+    PolicyKind, PolicyRule, QualifiedName, Requirement, Scope, Selector, Service, ServiceId, Spec,
+    Subject, Who, World,
 };
 
 use crate::Interest;
@@ -42,6 +43,18 @@ pub fn union(clusters: &BTreeMap<Name, World>) -> World {
         for policy in world.policies.values() {
             let policy = qualified_policy(cluster, policy);
             union.policies.insert(policy.id.clone(), policy);
+        }
+        let in_cluster = |id: &ServiceId| ServiceId {
+            namespace: qualified(&id.namespace),
+            name: id.name.clone(),
+        };
+        for service in world.services.values() {
+            let id = in_cluster(&service.id);
+            union.services.insert(id.clone(), Service { id, ..service.clone() });
+        }
+        for slice in world.slices.values() {
+            let id = in_cluster(&slice.id);
+            union.slices.insert(id.clone(), EndpointSlice { id, ..slice.clone() });
         }
         union.domains.extend(world.domains.clone());
     }

@@ -74,6 +74,18 @@ impl Selector {
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Whether all requirements hold for these labels.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.0.iter().all(|requirement| match requirement {
+            Requirement::In(key, values) => labels.value(key).is_some_and(|v| values.contains(v)),
+            Requirement::NotIn(key, values) => {
+                labels.value(key).is_none_or(|v| !values.contains(v))
+            }
+            Requirement::Exists(key) => labels.value(key).is_some(),
+            Requirement::Absent(key) => labels.value(key).is_none(),
+        })
+    }
 }
 
 impl FromIterator<Requirement> for Selector {

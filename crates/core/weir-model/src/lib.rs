@@ -50,7 +50,10 @@ pub use policy::{
 pub use ports::{PortList, PortNameList, Ports};
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
-pub use service::{EndpointPort, EndpointSlice, Service, ServiceId, ServicePort, TargetPort};
+pub use service::{
+    EndpointPort, EndpointSlice, ExternalTraffic, Service, ServiceBackend, ServiceId, ServiceKind,
+    ServicePort, TargetPort,
+};
 pub use set::{Holders, Member, PortOwners, SetId, SetKey};
 pub use shared_list::SharedList;
 pub use spelling::{closest, edit_distance};

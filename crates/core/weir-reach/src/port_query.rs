@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-use weir_model::{Pod, PortRange, Protocol};
+use weir_model::{Pod, PortRange, Protocol, Service, ServicePort};
 
 /// A port as a user types it: `80`, `80/UDP`, `http`, `dns/UDP`, or `any` for all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,22 @@ impl PortQuery {
                 .map(|port| PortRange::one(port.protocol, port.port))
                 .collect(),
         }
+    }
+}
+
+impl PortQuery {
+    /// The matching ports of a Service. A number without a protocol is a TCP port.
+    pub fn of_service<'s>(&self, service: &'s Service) -> Vec<&'s ServicePort> {
+        let fits = |port: &&ServicePort| match &self.port {
+            NumberOrName::Any => true,
+            NumberOrName::Number(number) => {
+                port.port == *number && port.protocol == self.protocol.unwrap_or(Protocol::Tcp)
+            }
+            NumberOrName::Name(name) => {
+                *port.name == **name && self.protocol.is_none_or(|asked| port.protocol == asked)
+            }
+        };
+        service.ports.iter().filter(fits).collect()
     }
 }
 

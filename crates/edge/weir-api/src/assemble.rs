@@ -97,6 +97,9 @@ impl Assembly {
             Lowered::Requested { policy, by } => self.requested.push((policy, by)),
             Lowered::Template(template) => self.put_template(template),
             Lowered::PrimaryNetwork(network) => self.primary_networks.push(network),
+            Lowered::Endpoints(slices) => slices.into_iter().for_each(|slice| {
+                self.put(Object::EndpointSlice(slice));
+            }),
             Lowered::Unknown { .. } => (),
         }
     }

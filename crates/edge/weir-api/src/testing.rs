@@ -39,8 +39,13 @@ pub(crate) fn object(object: &Object) -> String {
             format!("Namespace {} {}\n", namespace.name, namespace.labels)
         }
         Object::Node(node) => format!("Node {} {} {:?}\n", node.name, node.labels, node.addresses),
-        Object::Service(Service { id, addresses, ports, selector, .. }) => {
-            format!("Service {id} {addresses:?} {ports:?} {selector:?}\n")
+        Object::Service(service) => {
+            let Service {
+                id, kind, external_traffic, addresses, families, ports, selector, ..
+            } = service;
+            format!(
+                "Service {id} {kind:?} {external_traffic:?} {addresses:?} {families:?} {ports:?} {selector:?}\n"
+            )
         }
         Object::EndpointSlice(EndpointSlice { id, service, addresses, ports, .. }) => {
             format!("EndpointSlice {id} of {service} {addresses:?} {ports:?}\n")

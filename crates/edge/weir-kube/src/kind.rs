@@ -25,7 +25,10 @@ pub enum ClusterKinds {
     Policies,
     /// Also Services and their backends, for a datapath that judges packets before load balancing.
     PoliciesAndServices,
-    /// Also ClusterSetNetworkPolicies, for a reader that knows all clusters of the set.
+    /// Also Services and their backends, if the user may list them: the names of destinations.
+    Destinations,
+    /// Also ClusterSetNetworkPolicies, for a reader that knows all clusters of the set, and
+    /// destinations.
     PoliciesOfClusterSet,
 }
 
@@ -43,7 +46,7 @@ impl ClusterKinds {
             ModelKind::Service,
             ModelKind::EndpointSlice,
         ];
-        const OF_CLUSTER_SET: [ModelKind; 8] = [
+        const OF_CLUSTER_SET: [ModelKind; 10] = [
             ModelKind::Namespace,
             ModelKind::Node,
             ModelKind::NetworkPolicy,
@@ -52,11 +55,23 @@ impl ClusterKinds {
             ModelKind::ClusterNetworkPolicy,
             ModelKind::ClusterSetNetworkPolicy,
             ModelKind::Pod,
+            ModelKind::Service,
+            ModelKind::EndpointSlice,
         ];
         match self {
             ClusterKinds::Policies => &ALL[..7],
-            ClusterKinds::PoliciesAndServices => &ALL,
+            ClusterKinds::PoliciesAndServices | ClusterKinds::Destinations => &ALL,
             ClusterKinds::PoliciesOfClusterSet => &OF_CLUSTER_SET,
+        }
+    }
+
+    /// Whether results are wrong without the objects of a kind.
+    pub(crate) fn requires(self, kind: ModelKind) -> bool {
+        match kind {
+            ModelKind::Service | ModelKind::EndpointSlice => {
+                self == ClusterKinds::PoliciesAndServices
+            }
+            _ => true,
         }
     }
 }

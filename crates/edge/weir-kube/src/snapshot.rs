@@ -66,10 +66,10 @@ async fn read_all(
     progress: &mut impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
     let mut reader = ManifestReader::new();
-    let mut nodes_error = None;
-    let kinds = kinds.kinds();
-    for (done, kind) in kinds.iter().enumerate() {
-        let step = || progress(Progress { done, all: kinds.len() });
+    let (mut nodes_error, mut services_error) = (None, None);
+    let all = kinds.kinds();
+    for (done, kind) in all.iter().enumerate() {
+        let step = || progress(Progress { done, all: all.len() });
         match read_kind(client, &kind.spec(), &mut reader, step).await {
             Ok(Served::Yes) => (),
             Ok(Served::No) if kind.is_optional() => (),
@@ -79,12 +79,16 @@ async fn read_all(
             Err(error @ ApiError::Forbidden { .. }) if *kind == ModelKind::Node => {
                 nodes_error = Some(error);
             }
+            Err(error @ ApiError::Forbidden { .. }) if !kinds.requires(*kind) => {
+                services_error.get_or_insert(error);
+            }
             Err(error) => return Err(error),
         }
     }
     let memcacheds_error = read_memcacheds(client, &mut reader).await?;
     let mut manifests = reader.finish().of_cluster();
     manifests.findings.extend(memcacheds_error.as_ref().map(memcacheds_unread));
+    manifests.findings.extend(services_error.as_ref().map(services_unread));
     if let Some(error) = nodes_error {
         let mut policies = manifests.objects.iter().filter_map(|object| match object {
             Object::Policy(policy) => Some(policy),
@@ -168,6 +172,21 @@ fn memcacheds_unread(error: &ApiError) -> Finding {
         object: None,
         field: String::new(),
         message: format!("{}: Memcacheds are not checked, their NetworkPolicies are", error.text()),
+        hint: error.hint(),
+    }
+}
+
+/// The code of the finding about Services that the user may not list.
+pub const SERVICES_UNREAD: &str = "services-unread";
+
+fn services_unread(error: &ApiError) -> Finding {
+    Finding {
+        location: None,
+        code: SERVICES_UNREAD,
+        severity: Severity::Info,
+        object: None,
+        field: String::new(),
+        message: format!("{}: Services and their addresses are unknown", error.text()),
         hint: error.hint(),
     }
 }

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use weir_model::{Direction, Pod, PolicyId, PolicyKind};
 
 use super::{Hpp, policies::numbers};
-use crate::{name, peer};
+use crate::name;
 
 impl Hpp {
     /// The groups that the endpoint of a pod must list. Empty if no policy selects the pod.
@@ -20,7 +20,7 @@ impl Hpp {
             let group = self.hashes.get(&key.0).and_then(|all| all.get(&key.1));
             let policy = self.world.policies.get(id);
             let (Some(group), Some(policy)) = (group, policy) else { continue };
-            if !peer::holds(&policy.spec.subject.pods, &pod.labels) {
+            if !policy.spec.subject.pods.matches(&pod.labels) {
                 continue;
             }
             let numbers = numbers(&group.own_ports(), &pod.ports);

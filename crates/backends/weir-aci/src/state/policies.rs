@@ -278,7 +278,7 @@ impl Hpp {
         let (policy, names) = (&group.policy, group.own_ports());
         let profiles =
             self.namespace_pods.get(&policy.namespace).into_iter().flat_map(|one| &one.profiles);
-        let own = profiles.filter(|profile| peer::holds(&policy.subject, &profile.labels));
+        let own = profiles.filter(|profile| policy.subject.matches(&profile.labels));
         let mut classes: BTreeSet<Numbers> =
             own.map(|profile| numbers(&names, &profile.ports)).collect();
         if classes.is_empty() {

@@ -9,6 +9,7 @@ use super::{
     explanation_view::{ExplanationView, NearMissView, PolicyView, RemedyView, RuleView, SideView},
     findings,
     plain::Plain,
+    service_view,
     style::{FAINT, Painted, STRONG, of_verdict},
     table::{self, Cell},
 };
@@ -25,6 +26,9 @@ pub(crate) fn write(
     explanation: &Explanation,
     view: &ExplanationView,
 ) -> io::Result<()> {
+    if let Some(service) = &view.service {
+        service_view::write(out, service)?;
+    }
     let verdict = Painted(of_verdict(explanation.verdict), why::past(explanation.verdict));
     let ExplanationView { from, to, port, protocol, .. } = view;
     writeln!(out, "{verdict}: {} → {} {port}/{protocol}", Plain(from), Plain(to))?;

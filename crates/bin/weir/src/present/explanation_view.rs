@@ -9,7 +9,7 @@ use weir_model::{
     Section, Verdict, Who, World,
 };
 
-use super::findings;
+use super::{findings, service_view::ServiceView};
 use crate::{flow_end::FlowEnd, source::Loaded, why};
 
 /// An explanation as JSON.
@@ -19,6 +19,9 @@ pub(crate) struct ExplanationView {
     pub(super) to: String,
     pub(super) port: u16,
     pub(super) protocol: String,
+    /// The Service that the user named. The other fields are about one of its backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service: Option<ServiceView>,
     pub(super) family: String,
     pub(super) verdict: String,
     pub(super) why: String,
@@ -31,7 +34,7 @@ pub(crate) struct ExplanationView {
     pub(super) findings: Vec<findings::FindingJson>,
     /// Remarks about the two ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     #[serde(skip)]
     pub(super) policy_findings: Vec<Finding>,
 }
@@ -124,15 +127,12 @@ impl ExplanationView {
         findings.extend(policy_findings.iter().map(findings::FindingJson::from));
         let Explanation { flow, verdict, .. } = explanation;
         let [from, to] = ends;
-        let name = |end: &FlowEnd| match end {
-            FlowEnd::Pod(id, _) => id.to_string(),
-            FlowEnd::Address(address) => address.to_string(),
-        };
         ExplanationView {
-            from: name(from),
-            to: name(to),
+            from: from.to_string(),
+            to: to.to_string(),
             port: flow.port,
             protocol: flow.protocol.to_string(),
+            service: None,
             verdict: verdict.to_string(),
             why: why::line(explanation),
             egress: side(explanation, Direction::Egress, loaded),

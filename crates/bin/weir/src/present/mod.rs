@@ -14,6 +14,7 @@ pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod progress;
 pub(crate) mod review;
+pub(crate) mod service_view;
 pub(crate) mod status;
 pub(crate) mod style;
 pub(crate) mod svg;

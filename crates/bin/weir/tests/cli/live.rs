@@ -152,6 +152,40 @@ fn every_command_that_reads_manifests_reads_a_cluster() {
     );
 }
 
+#[test]
+fn services_of_a_cluster_are_read_if_an_end_needs_them() {
+    let cluster = Cluster::start().unwrap();
+    shop(&cluster);
+    let service = json!({
+        "metadata": {"name": "db"},
+        "spec": {"selector": {"app": "db"}, "ports": [{"port": 80, "targetPort": 5432}]},
+    });
+    let service = cluster.create("/api/v1/namespaces/shop/services", &service).unwrap();
+    let address = service["spec"]["clusterIP"].as_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = cluster.admin().write_kubeconfig(folder.path()).unwrap();
+    for to in ["shop/svc/db", address] {
+        let allowed = weir(&format!("explain --from shop/web --to {to} --port 80"), &kubeconfig);
+        assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
+        assert!(stdout(&allowed).contains("shop/db  5432/TCP"), "{}", stdout(&allowed));
+    }
+    let list = &["list"];
+    let rights = [
+        Right { group: "", resources: &["pods", "namespaces", "nodes"], verbs: list },
+        Right { group: "networking.k8s.io", resources: &["networkpolicies"], verbs: list },
+    ];
+    let user = cluster.user("guest", &rights).unwrap();
+    let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
+    let pods = weir("explain --from shop/web --to shop/db --port 5432", &kubeconfig);
+    assert_eq!((pods.status.code(), stderr(&pods)), (Some(0), String::new()));
+    let unread = "not allowed to list services: Services and their addresses are unknown";
+    let noted = weir(&format!("explain --from shop/web --to {address} --port 80"), &kubeconfig);
+    assert!(stdout(&noted).contains(unread), "{}", stdout(&noted));
+    let failed = weir("explain --from shop/web --to shop/svc/db --port 80", &kubeconfig);
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(stderr(&failed).contains(unread), "{}", stderr(&failed));
+}
+
 /// A minimal definition of Memcached, in one version.
 fn memcacheds(version: &str) -> serde_json::Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

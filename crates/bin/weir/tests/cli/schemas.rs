@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{root, schema, stdout, weir, weir_reading};
 
 const SHOP: &str = "-f examples/shop/manifests";
+const SERVICES: &str = "examples/shop/services.yaml";
 const SET: &str = "--cluster east=examples/clusterset/east --cluster west=examples/clusterset/west";
 
 /// The commands that run without an agent. Tests of the agent validate the others.
@@ -19,6 +20,7 @@ fn commands() -> Vec<String> {
         "test examples/shop/tests.yaml".to_owned(),
         format!("explain {SHOP} --from shop/web --to shop/db --port 5432"),
         format!("explain {SHOP} --from shop/api --to shop/db --port 5432"),
+        format!("explain {SHOP} -f {SERVICES} --from shop/api --to shop/svc/db --port 5432"),
         format!("explain {SHOP} --from 203.0.113.7 --to shop/deployment/web --port http"),
         format!("matrix {SHOP}"),
         format!("matrix {SHOP} -n shop"),

@@ -72,11 +72,12 @@ fn policy(kind: &str) -> Option<&'static str> {
 }
 
 /// The supported kinds and their versions.
-const KINDS: [(&str, &[&str]); 17] = [
+const KINDS: [(&str, &[&str]); 18] = [
     ("Pod", &["v1"]),
     ("Namespace", &["v1"]),
     ("Node", &["v1"]),
     ("Service", &["v1"]),
+    ("Endpoints", &["v1"]),
     ("EndpointSlice", &["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"]),
     ("ReplicationController", &["v1"]),
     ("Deployment", &["apps/v1"]),
@@ -149,7 +150,7 @@ pub(crate) fn is_ignored(kind: &str) -> bool {
 
 /// Whether it is a common kind without meaning for policies.
 pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
-    const KINDS: [&str; 47] = [
+    const KINDS: [&str; 46] = [
         "APIService",
         "Binding",
         "CSIDriver",
@@ -162,7 +163,6 @@ pub(super) fn is_familiar(kind: &str, group: Option<&str>) -> bool {
         "ConfigMap",
         "ControllerRevision",
         "CustomResourceDefinition",
-        "Endpoints",
         "Event",
         "FlowSchema",
         "Gateway",

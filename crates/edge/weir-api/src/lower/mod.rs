@@ -22,7 +22,9 @@ mod workload;
 
 use std::sync::Arc;
 
-use weir_model::{Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, PortRange, Severity};
+use weir_model::{
+    EndpointSlice, Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, PortRange, Severity,
+};
 
 pub(crate) use admin::UNRESOLVED_NAME;
 pub use cidr::address;
@@ -60,6 +62,8 @@ pub(crate) enum Lowered {
     Template(Template),
     /// A network that replaces the cluster network of some pods.
     PrimaryNetwork(PrimaryNetwork),
+    /// The backends of a Service.
+    Endpoints(Vec<EndpointSlice>),
     /// An unsupported kind.
     Unknown { kind: Name, line: u32, guess: Guess },
 }
@@ -117,6 +121,7 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
             Lowered::Requested { .. }
             | Lowered::Template(_)
             | Lowered::PrimaryNetwork(_)
+            | Lowered::Endpoints(_)
             | Lowered::Unknown { .. },
         )
         | None => None,
@@ -213,6 +218,9 @@ pub(crate) fn lower_object(
         ("EndpointSlice", None | Some("" | "discovery.k8s.io")) => {
             let versions = ["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"];
             with_version(ctx, tree, version, &versions, service::slice)
+        }
+        ("Endpoints", None | Some("")) => {
+            with_version(ctx, tree, version, &["v1"], service::endpoints)
         }
         ("ReplicationController", None | Some("")) => {
             with_version(ctx, tree, version, &["v1"], |ctx, tree| workload::lower(ctx, tree, kind))

@@ -1,12 +1,15 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{
-    EndpointPort, EndpointSlice, Name, Object, Protocol, Requirement, Selector, Service, ServiceId,
-    ServicePort, TargetPort,
+    EndpointPort, EndpointSlice, ExternalTraffic, IpFamily, Name, Object, Protocol, Requirement,
+    Selector, Service, ServiceId, ServiceKind, ServicePort, TargetPort,
 };
 
 use super::{Home, LowerContext, Lowered, Meta, PROTOCOLS, meta, selector};
-use crate::{check, document::Tree};
+use crate::{
+    check,
+    document::{Tree, TreeValue},
+};
 
 /// The label of an EndpointSlice with the name of its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -38,8 +41,68 @@ pub(super) fn service(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
         let equals = |(key, value): &(Name, Name)| Requirement::equals(key.clone(), value.clone());
         labels.iter().map(equals).collect::<Selector>()
     });
-    let service = Service { id, addresses, ports, selector, location };
+    let (kind, external_traffic, families) =
+        ctx.at("spec", |ctx| (kind(ctx, spec), external_traffic(ctx, spec), families(ctx, spec)));
+    let service =
+        Service { id, kind, external_traffic, addresses, families, ports, selector, location };
     Some(Lowered::Object(Object::Service(service)))
+}
+
+fn kind(ctx: &mut LowerContext, spec: &Tree) -> ServiceKind {
+    #[derive(Clone, Copy)]
+    enum Word {
+        ClusterIp,
+        NodePort,
+        LoadBalancer,
+        ExternalName,
+    }
+    let words = [
+        ("ClusterIP", Word::ClusterIp),
+        ("NodePort", Word::NodePort),
+        ("LoadBalancer", Word::LoadBalancer),
+        ("ExternalName", Word::ExternalName),
+    ];
+    let word = given(spec, "type").and_then(|word| ctx.at("type", |ctx| ctx.word(word, &words)));
+    match word.unwrap_or(Word::ClusterIp) {
+        Word::ClusterIp if spec.get("clusterIP").and_then(Tree::text) == Some("None") => {
+            ServiceKind::Headless
+        }
+        Word::ClusterIp => ServiceKind::ClusterIp,
+        Word::NodePort => ServiceKind::NodePort,
+        Word::LoadBalancer => ServiceKind::LoadBalancer,
+        Word::ExternalName => {
+            let name = spec.get("externalName").and_then(Tree::text).unwrap_or_default();
+            ServiceKind::ExternalName(ctx.name(name))
+        }
+    }
+}
+
+fn external_traffic(ctx: &mut LowerContext, spec: &Tree) -> ExternalTraffic {
+    let words = [("Cluster", ExternalTraffic::Cluster), ("Local", ExternalTraffic::Local)];
+    let word = given(spec, "externalTrafficPolicy");
+    let word = word.and_then(|word| ctx.at("externalTrafficPolicy", |ctx| ctx.word(word, &words)));
+    word.unwrap_or_default()
+}
+
+/// The families of the backends, if the Service determines them.
+fn families(ctx: &mut LowerContext, spec: &Tree) -> Vec<IpFamily> {
+    let words = [("IPv4", IpFamily::V4), ("IPv6", IpFamily::V6)];
+    let list = spec.get("ipFamilies").map_or(&[][..], Tree::items);
+    // The cluster may add a family to the one that the manifest names.
+    let can_grow = matches!(
+        spec.get("ipFamilyPolicy").and_then(Tree::text),
+        Some("PreferDualStack" | "RequireDualStack")
+    );
+    let named: Vec<IpFamily> = ctx.at("ipFamilies", |ctx| {
+        let all = list.iter().enumerate();
+        all.filter_map(|(at, word)| ctx.at(at, |ctx| ctx.word(word, &words))).collect()
+    });
+    if can_grow && named.len() == 1 { Vec::new() } else { named }
+}
+
+/// A field that is neither missing nor empty.
+fn given<'t>(spec: &'t Tree, field: &str) -> Option<&'t Tree> {
+    spec.get(field).filter(|word| word.text() != Some(""))
 }
 
 fn service_port(ctx: &mut LowerContext, tree: &Tree) -> Option<ServicePort> {
@@ -59,7 +122,10 @@ fn service_port(ctx: &mut LowerContext, tree: &Tree) -> Option<ServicePort> {
         })?,
     };
     let (name, protocol) = (port_name(ctx, tree), protocol(ctx, tree)?);
-    Some(ServicePort { name, protocol, port, target })
+    // The API server writes 0 for a port that it has not allocated.
+    let node_port = tree.get("nodePort").filter(|port| !matches!(port.value, TreeValue::Int(0, _)));
+    let node_port = node_port.and_then(|port| ctx.at("nodePort", |ctx| ctx.port(port)));
+    Some(ServicePort { name, protocol, port, target, node_port })
 }
 
 /// An EndpointSlice of a Service. Those of domain names have no addresses.
@@ -75,14 +141,45 @@ pub(super) fn slice(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
         distinct(lists.flat_map(Tree::items).filter_map(|address| ctx.address(address)))
     });
     let list = tree.get("ports").map_or(&[][..], Tree::items);
-    let ports = each(ctx, list, |ctx, port| {
+    let ports = endpoint_ports(ctx, list);
+    let slice = EndpointSlice { id, service, addresses, ports, location };
+    Some(Lowered::Object(Object::EndpointSlice(slice)))
+}
+
+/// The Endpoints of a Service, as EndpointSlices with the same backends: one for each subset.
+pub(super) fn endpoints(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
+    let Meta { name, namespace, location, .. } =
+        meta(ctx, tree, "Endpoints", Home::Namespace, check::dns_subdomain);
+    let service = name?;
+    let subsets = tree.get("subsets").map_or(&[][..], Tree::items).iter().enumerate();
+    let slices = subsets.map(|(at, subset)| {
+        ctx.at("subsets", |ctx| {
+            ctx.at(at, |ctx| {
+                let lists = ["addresses", "notReadyAddresses"].map(|field| subset.get(field));
+                let entries = lists.into_iter().flatten().flat_map(Tree::items);
+                let addresses = distinct(
+                    entries.filter_map(|entry| entry.get("ip")).filter_map(|ip| ctx.address(ip)),
+                );
+                let list = subset.get("ports").map_or(&[][..], Tree::items);
+                let ports = endpoint_ports(ctx, list);
+                // No EndpointSlice can have this name.
+                let name = ctx.name(&format!("{service}/{at}"));
+                let id = ServiceId { namespace: namespace.clone(), name };
+                let (service, location) = (service.clone(), location.clone());
+                EndpointSlice { id, service, addresses, ports, location }
+            })
+        })
+    });
+    Some(Lowered::Endpoints(slices.collect()))
+}
+
+fn endpoint_ports(ctx: &mut LowerContext, list: &[Tree]) -> Vec<EndpointPort> {
+    each(ctx, list, |ctx, port| {
         // A port without a number has no meaning for Services.
         let number = ctx.at("port", |ctx| ctx.port(port.get("port")?))?;
         let (name, protocol) = (port_name(ctx, port), protocol(ctx, port)?);
         Some(EndpointPort { name, protocol, port: number })
-    });
-    let slice = EndpointSlice { id, service, addresses, ports, location };
-    Some(Lowered::Object(Object::EndpointSlice(slice)))
+    })
 }
 
 /// The valid elements of `ports`.

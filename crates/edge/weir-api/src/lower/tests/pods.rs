@@ -221,12 +221,25 @@ fn services_have_addresses_ports_and_backends() {
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a-1, labels: {kubernetes.io/service-name: a}}, addressType: IPv4, endpoints: [{addresses: [10.0.0.2, 10.0.0.1]}, {addresses: [nowhere]}], ports: [{port: 8080}, {name: all}]}
 ---
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: c}, addressType: FQDN, endpoints: [{addresses: [example.com]}]}",
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: c}, addressType: FQDN, endpoints: [{addresses: [example.com]}]}
+---
+{apiVersion: v1, kind: Service, metadata: {name: d}, spec: {type: LoadBalancer, externalTrafficPolicy: Local, ipFamilies: [IPv6], ports: [{port: 80, nodePort: 30080}, {port: 81, nodePort: 0}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: e}, spec: {type: ExternalName, externalName: db.example.com, ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv4]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: f}, spec: {type: NodePorts, externalTrafficPolicy: local}}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: g}, subsets: [{addresses: [{ip: 192.0.2.1}], notReadyAddresses: [{ip: 192.0.2.2}], ports: [{name: sql, port: 5432}]}, {addresses: [{ip: x}]}]}",
         expect![[r#"
-            Service default/a [10.96.0.1, 192.0.2.7, fd96::1] [ServicePort { name: "", protocol: Tcp, port: 80, target: Name("http") }, ServicePort { name: "dns", protocol: Udp, port: 53, target: Number(53) }] Some(Selector([In("app", {"a"})]))
-            Service default/b [] [] None
+            Service default/a ClusterIp Cluster [10.96.0.1, 192.0.2.7, fd96::1] [] [ServicePort { name: "", protocol: Tcp, port: 80, target: Name("http"), node_port: None }, ServicePort { name: "dns", protocol: Udp, port: 53, target: Number(53), node_port: None }] Some(Selector([In("app", {"a"})]))
+            Service default/b Headless Cluster [] [] [] None
+            Service default/d LoadBalancer Local [] [V6] [ServicePort { name: "", protocol: Tcp, port: 80, target: Number(80), node_port: Some(30080) }, ServicePort { name: "", protocol: Tcp, port: 81, target: Number(81), node_port: None }] None
+            Service default/e ExternalName("db.example.com") Cluster [] [] [] None
+            Service default/f ClusterIp Cluster [] [] [] None
             EndpointSlice default/a-1 of a [10.0.0.1, 10.0.0.2] [EndpointPort { name: "", protocol: Tcp, port: 8080 }]
             EndpointSlice default/c of  [] []
+            EndpointSlice default/g/0 of g [192.0.2.1, 192.0.2.2] [EndpointPort { name: "sql", protocol: Tcp, port: 5432 }]
+            EndpointSlice default/g/1 of g [] []
             3: error invalid Service default/b spec.ports[0].port
                 expected a whole number from 1 to 65535, found the number 0
                 choose a number from 1 to 65535
@@ -238,6 +251,15 @@ fn services_have_addresses_ports_and_backends() {
                 write TCP, UDP or SCTP
             5: error invalid EndpointSlice default/a-1 endpoints
                 expected an IP address, found the string "nowhere"
+                write an address such as 10.0.0.1 or fd00::1
+            13: error invalid Service default/f spec.type
+                expected ClusterIP, NodePort, LoadBalancer or ExternalName, found the string "NodePorts"
+                did you mean `NodePort`?
+            13: error invalid Service default/f spec.externalTrafficPolicy
+                expected Cluster or Local, found the string "local"
+                did you mean `Local`?
+            15: error invalid Endpoints default/g subsets[1]
+                expected an IP address, found the string "x"
                 write an address such as 10.0.0.1 or fd00::1
         "#]],
     );
