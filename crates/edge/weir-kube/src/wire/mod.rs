@@ -6,7 +6,7 @@ mod watch_stream;
 
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{
     Client,
     api::{GetParams, ListParams},
@@ -118,7 +118,17 @@ pub(crate) fn written(object: &Tree) -> Option<SystemTime> {
     let times = managed.iter().filter_map(|one| one.get("time"));
     let times = times.chain(object.path(&["metadata", "creationTimestamp"]));
     let times = times.filter_map(|time| time.text()?.parse::<Timestamp>().ok());
-    times.max().map(SystemTime::from)
+    times.chain(deletion_request(object)).max().map(SystemTime::from)
+}
+
+/// When the deletion of an object was requested. No manager owns these fields: `deletionTimestamp` is the
+/// end of the grace period.
+fn deletion_request(object: &Tree) -> Option<Timestamp> {
+    let field = |name: &str| object.path(&["metadata", name]);
+    let end: Timestamp = field("deletionTimestamp")?.text()?.parse().ok()?;
+    let grace = field("deletionGracePeriodSeconds").and_then(Tree::written);
+    let grace = grace.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    end.checked_sub(SignedDuration::from_secs(grace)).ok()
 }
 
 fn check_kind(object: &impl WireObject, types: &TypeMeta) -> Result<(), String> {
@@ -149,5 +159,23 @@ mod tests {
             {"time": "2020-01-01T00:00:09Z"}, {"time": "2020-01-01T00:00:05Z"}, {"time": 7}, {},
         ]);
         assert_eq!(written_at(times), at("2020-01-01T00:00:09Z"));
+    }
+
+    #[test]
+    fn a_graceful_deletion_dates_an_object_by_its_request() {
+        let metadata = json!({
+            "creationTimestamp": "2020-01-01T00:00:00Z",
+            "managedFields": [{"time": "2020-01-01T00:00:05Z"}],
+            "deletionTimestamp": "2020-01-01T00:02:30Z",
+            "deletionGracePeriodSeconds": 30,
+        });
+        let mut object = json!({ "metadata": metadata });
+        let requested = "2020-01-01T00:02:00Z".parse::<Timestamp>().unwrap();
+        assert_eq!(written(&Tree::from(&object)), Some(requested.into()));
+        // Hostile numbers.
+        for grace in [json!(i64::MIN), json!("many"), json!(null)] {
+            object["metadata"]["deletionGracePeriodSeconds"] = grace;
+            assert!(written(&Tree::from(&object)).is_some());
+        }
     }
 }
