@@ -65,6 +65,7 @@ impl Loaded {
             findings: manifests.findings,
             missing: manifests.missing,
             synthetic: manifests.synthetic,
+            ignores: manifests.ignores,
         }
     }
 }

@@ -228,5 +228,16 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     }
     let mut world = weir_clusterset::union(&worlds);
     let synthetic = weir_api::assign_addresses(&mut world);
-    Loaded { world, findings, missing, owners, declared, workloads, generated_for, synthetic }
+    Loaded {
+        world,
+        findings,
+        missing,
+        owners,
+        declared,
+        workloads,
+        generated_for,
+        synthetic,
+        // `weir lint` reads no clusters.
+        ignores: Vec::new(),
+    }
 }

@@ -7,12 +7,14 @@ use weir_model::{Finding, Severity};
 use crate::{
     baseline::Baseline,
     exit::Exit,
+    lint_config::LintConfig,
     present::{
         self, ReviewFormat, Schema, Structured,
         findings::FindingJson,
         review::{self, Remark, RemarkFormat, markdown::Page},
     },
     source::{self, SourceArgs, is_about},
+    suppression::{SuppressedFinding, suppress},
 };
 
 /// Find mistakes in policies
@@ -20,9 +22,12 @@ use crate::{
 /// Reports policies that select no pod, rules that never match, ports that no pod has, egress rules
 /// that block DNS, and objects that the API server would reject. Exit status 1 if there is a
 /// warning or an error.
+///
+/// The annotation `ignore-lint.weir.dev/CODE: REASON` of an object, or an entry of weir.yaml,
+/// suppresses findings.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir lint -f examples/shop/manifests\n  weir lint -f examples/shop/manifests --fail-on error -o github\n  weir lint -f examples/shop/manifests -o json > known.json"
+    after_help = "Examples:\n  weir lint -f examples/shop/manifests\n  weir lint -f examples/shop/manifests --fail-on error -o github\n  weir lint -f examples/shop/manifests -o json > known.json\n  weir lint -f examples/shop/manifests --unselected-pods"
 )]
 pub(crate) struct LintCommand {
     #[command(flatten)]
@@ -33,6 +38,12 @@ pub(crate) struct LintCommand {
     /// Do not report the findings of an earlier `-o json`: same code, file, object and field
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
+    /// The findings to ignore [default: weir.yaml beside the manifests or in the current folder]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Also report pods that no policy selects
+    #[arg(long)]
+    unselected_pods: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: ReviewFormat,
@@ -47,33 +58,59 @@ enum FailOn {
 #[derive(Serialize)]
 struct LintOutput {
     findings: Vec<FindingJson>,
+    /// The findings that the author of the manifests has decided to ignore.
+    suppressed: Vec<SuppressedJson>,
 }
 
-impl From<&[Finding]> for LintOutput {
-    fn from(findings: &[Finding]) -> Self {
-        LintOutput { findings: findings.iter().map(FindingJson::from).collect() }
+#[derive(Serialize)]
+struct SuppressedJson {
+    #[serde(flatten)]
+    finding: FindingJson,
+    reason: String,
+    source: &'static str,
+}
+
+impl LintOutput {
+    fn new(findings: &[Finding], suppressed: &[SuppressedFinding]) -> Self {
+        let suppressed = suppressed.iter().map(|one| SuppressedJson {
+            finding: FindingJson::from(&one.finding),
+            reason: one.reason.clone(),
+            source: one.source.as_str(),
+        });
+        LintOutput {
+            findings: findings.iter().map(FindingJson::from).collect(),
+            suppressed: suppressed.collect(),
+        }
     }
 }
 
 impl LintCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
+        let config = LintConfig::find(self.config.as_deref(), self.source.paths())?;
         let loaded = self.source.load()?;
         let mut findings = loaded.lint();
+        if self.unselected_pods {
+            findings.extend(weir_lint::unselected(&loaded.world));
+        }
         let state = source::compile(loaded.world);
         findings.extend(self.source.pod_network.findings(&state, &loaded.synthetic));
         findings.extend(loaded.findings);
-        if let Some(namespace) = self.source.namespace() {
-            findings.retain(|finding| is_in(finding, namespace));
-        }
         findings.sort();
         findings.dedup();
+        let (mut findings, mut suppressed) = suppress(findings, &loaded.ignores, &config);
+        if let Some(namespace) = self.source.namespace() {
+            findings.retain(|finding| is_in(finding, namespace));
+            suppressed.retain(|one| is_in(&one.finding, namespace));
+        }
         let all = findings.len();
         if let Some(baseline) = &baseline {
             findings.retain(|finding| !baseline.contains(finding));
         }
-        let json = || LintOutput::from(&*findings);
-        let remarks = || findings.iter().map(Remark::from).collect::<Vec<_>>();
+        let json = || LintOutput::new(&findings, &suppressed);
+        let remarks = || -> Vec<Remark> {
+            findings.iter().map(Remark::from).chain(suppressed.iter().map(Remark::from)).collect()
+        };
         match self.output {
             ReviewFormat::Json => present::value(out, Structured::Json, Schema::Lint, &json())?,
             ReviewFormat::Yaml => present::value(out, Structured::Yaml, Schema::Lint, &json())?,
@@ -82,12 +119,12 @@ impl LintCommand {
             ReviewFormat::Markdown => {
                 let mut page = Page::default();
                 review::findings::table(&mut page, &findings);
-                page.paragraph(&summary(&findings, all));
+                page.paragraph(&summary(&findings, all, suppressed.len()));
                 out.write_all(page.finish().as_bytes())?;
             }
             ReviewFormat::Text => {
                 present::findings::write(out, &findings)?;
-                writeln!(out, "{}", summary(&findings, all))?;
+                writeln!(out, "{}", summary(&findings, all, suppressed.len()))?;
             }
         }
         let allowed = match self.fail_on {
@@ -103,8 +140,8 @@ fn is_in(finding: &Finding, namespace: &str) -> bool {
     finding.object.is_none() || is_about(finding, namespace)
 }
 
-/// The number of findings, of `all` with those of the baseline.
-fn summary(findings: &[Finding], all: usize) -> String {
+/// The number of findings, of `all` with those of the baseline, and of those that are suppressed.
+fn summary(findings: &[Finding], all: usize, suppressed: usize) -> String {
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let words = [
         (count(Severity::Error), "error"),
@@ -117,8 +154,8 @@ fn summary(findings: &[Finding], all: usize) -> String {
         .map(|(number, noun)| present::count(number, noun))
         .collect();
     let found = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
-    match all - findings.len() {
-        0 => found,
-        known => format!("{found}; not reported: {known} of the baseline"),
-    }
+    let hidden = [(all - findings.len(), "of the baseline"), (suppressed, "suppressed")];
+    let hidden = hidden.into_iter().filter(|(number, _)| *number > 0);
+    let hidden: Vec<String> = hidden.map(|(number, why)| format!("{number} {why}")).collect();
+    if hidden.is_empty() { found } else { format!("{found}; not reported: {}", hidden.join(", ")) }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Case, Manifests};
+use weir_api::{Case, IgnoreAnnotation, Manifests};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
 use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World};
@@ -108,6 +108,8 @@ pub(crate) struct Loaded {
     pub(crate) generated_for: BTreeMap<PolicyId, Name>,
     /// The synthetic addresses of pods whose manifest has none.
     pub(crate) synthetic: BTreeSet<IpAddr>,
+    /// The annotations that ask `weir lint` to ignore findings.
+    pub(crate) ignores: Vec<IgnoreAnnotation>,
 }
 
 impl Loaded {
@@ -253,6 +255,11 @@ impl SourceArgs {
         Ok(self.load_kinds(kinds)?.complete()?)
     }
 
+    /// The paths of the manifests; none for a cluster.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// The namespace to restrict the output to.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
@@ -313,8 +320,16 @@ fn failed(error: LoadError) -> anyhow::Error {
 impl From<Manifests> for Loaded {
     fn from(manifests: Manifests) -> Self {
         let missing = manifests.missing().cloned().collect();
-        let Manifests { objects, findings, owners, declared, generated_for, synthetic, .. } =
-            manifests;
+        let Manifests {
+            objects,
+            findings,
+            owners,
+            declared,
+            generated_for,
+            synthetic,
+            ignores,
+            ..
+        } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
         let mut workloads = BTreeMap::new();
         for (owner, pods) in owners {
@@ -338,6 +353,7 @@ impl From<Manifests> for Loaded {
             workloads,
             generated_for,
             synthetic,
+            ignores,
         }
     }
 }

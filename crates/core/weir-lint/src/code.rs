@@ -7,6 +7,7 @@ pub(crate) const HOST_NETWORK_PEER: &str = "host-network-peer";
 pub(crate) const HOST_NETWORK_SUBJECT: &str = "host-network-subject";
 pub(crate) const MOOT_POLICY: &str = "moot-policy";
 pub(crate) const NEVER_MATCHES: &str = "never-matches";
+pub(crate) const NODE_LOCAL_DNS: &str = "node-local-dns";
 pub(crate) const NO_DNS: &str = "no-dns";
 pub(crate) const NO_DNS_TCP: &str = "no-dns-tcp";
 pub(crate) const NO_PODS: &str = "no-pods";
@@ -25,9 +26,10 @@ pub(crate) const UNDECLARED_PORT: &str = "undeclared-port";
 pub(crate) const UNKNOWN_NAMESPACE: &str = "unknown-namespace";
 pub(crate) const UNKNOWN_NAMESPACE_LABEL: &str = "unknown-namespace-label";
 pub(crate) const UNKNOWN_PORT_NAME: &str = "unknown-port-name";
+pub(crate) const UNSELECTED_POD: &str = "unselected-pod";
 pub(crate) const WORLD_OPEN: &str = "world-open";
 
-/// Every code that [`crate::lint`] can report, sorted.
+/// Every code that [`crate::lint`] and [`crate::unselected`] can report, sorted.
 pub const CODES: &[&str] = &[
     BLOCK_COVERS_PODS,
     DUPLICATE_ADDRESS,
@@ -39,6 +41,7 @@ pub const CODES: &[&str] = &[
     NO_DNS,
     NO_DNS_TCP,
     NO_PODS,
+    NODE_LOCAL_DNS,
     ONE_FAMILY_BLOCK,
     OVERLAPPING_PORTS,
     PEER_MATCHES_NOTHING,
@@ -54,5 +57,6 @@ pub const CODES: &[&str] = &[
     UNKNOWN_NAMESPACE,
     UNKNOWN_NAMESPACE_LABEL,
     UNKNOWN_PORT_NAME,
+    UNSELECTED_POD,
     WORLD_OPEN,
 ];

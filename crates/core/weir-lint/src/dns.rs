@@ -64,14 +64,14 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
             Site::rules(policy, Direction::Egress).warning(
                 NO_DNS,
                 format!("{who} can connect to others, but no policy allows it to resolve their names with DNS"),
-                "add an egress rule to port 53, UDP and TCP, for the pods of kube-dns in kube-system",
+                "add an egress rule to port 53, UDP and TCP, for the pods of kube-dns in kube-system, or for the address of your DNS cache",
             )
         }));
     }
 }
 
 /// Whether a rule allows DNS queries to some server.
-fn allows_dns(index: &Index<'_>, policy: &Policy, rule: &PolicyRule) -> bool {
+pub(crate) fn allows_dns(index: &Index<'_>, policy: &Policy, rule: &PolicyRule) -> bool {
     if rule.action != Action::Allow {
         return false;
     }

@@ -14,6 +14,7 @@ mod code;
 mod cover;
 mod dns;
 mod index;
+mod local_dns;
 mod moot;
 mod peer;
 mod pod;
@@ -25,8 +26,10 @@ mod site;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod unselected;
 
 pub use code::CODES;
+pub use unselected::unselected;
 
 use index::Index;
 use weir_model::{Finding, World};
@@ -38,7 +41,7 @@ const MAX_COMPARED: usize = 64;
 /// Checks the whole world and adds its findings.
 type Check = fn(&Index<'_>, &mut Vec<Finding>);
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     subject::check,
     peer::check,
     block::check,
@@ -49,6 +52,7 @@ const CHECKS: [Check; 11] = [
     admin::shadowed,
     admin::same_priority,
     dns::check,
+    local_dns::check,
     pod::check,
 ];
 

@@ -230,6 +230,63 @@ fn egress_without_dns_is_reported_unless_another_policy_allows_it() {
 }
 
 #[test]
+fn a_dns_cache_on_the_node_needs_an_address_in_a_rule() {
+    let dns = || {
+        let both = [Protocol::Udp, Protocol::Tcp];
+        Some(both.map(|protocol| PortMatch::Range(PortRange::one(protocol, 53))).to_vec())
+    };
+    let cache = || {
+        let Object::Pod(pod) = pod("kube-system/cache", "192.168.0.1", "k8s-app=node-local-dns")
+        else {
+            unreachable!("it is a pod")
+        };
+        Object::Pod(Pod { host_network: true, ..pod })
+    };
+    let kube_dns = || Who::Pods {
+        scope: Scope::Matching(selector("kubernetes.io/metadata.name=kube-system")),
+        pods: Selector::everything(),
+    };
+    let link_local =
+        || Who::Block(Block { net: "169.254.20.10/32".parse().unwrap(), except: Vec::new() });
+    let coredns = || pod("kube-system/coredns", "10.0.0.9", "k8s-app=kube-dns");
+    let to_pods =
+        || policy("shop/p", "app=web", None, Some(vec![rule(Some(vec![kube_dns()]), dns())]));
+    check([coredns(), to_pods()], &[]);
+    check([coredns(), cache(), to_pods()], &["node-local-dns 5 spec.egress[0]"]);
+    let to_cache =
+        |ports| policy("shop/c", "", None, Some(vec![rule(Some(vec![link_local()]), ports)]));
+    check([coredns(), cache(), to_pods(), to_cache(dns())], &[]);
+    // A rule for the cache is a rule for DNS, with and without a port.
+    let to_db = || {
+        policy(
+            "shop/d",
+            "app=web",
+            None,
+            Some(vec![rule(Some(vec![own("app=db")]), Some(vec![tcp(8080)]))]),
+        )
+    };
+    check([cache(), to_db(), to_cache(dns())], &[]);
+    check([cache(), to_db(), to_cache(None)], &[]);
+}
+
+#[test]
+fn pods_that_no_policy_selects_are_reported_once_for_equal_labels() {
+    let objects = [
+        pod("shop/web-1", "10.0.0.1", "app=web"),
+        pod("shop/web-2", "10.0.0.2", "app=web"),
+        pod("shop/db", "10.0.0.3", "app=db"),
+        policy("shop/db", "app=db", Some(Vec::new()), None),
+    ];
+    let world: World = objects.into_iter().collect();
+    let found = crate::unselected(&world);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let message = "no policy selects shop/web-1 and 1 pod with the same labels: every connection is \
+                   allowed";
+    assert_eq!(found[0].message, message);
+    assert!(lint(&world).iter().all(|finding| finding.code != "unselected-pod"));
+}
+
+#[test]
 fn an_open_rule_makes_its_neighbours_redundant_and_other_policies_moot() {
     let narrow = || rule(Some(vec![own("app=web")]), None);
     check(

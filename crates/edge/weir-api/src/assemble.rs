@@ -67,6 +67,7 @@ impl Assembly {
             generated_for: self.generated_for,
             requested,
             synthetic,
+            ignores: Vec::new(),
         }
     }
 

@@ -39,4 +39,6 @@ pub use document::Tree;
 pub use lower::{Attachments, Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
 pub use probe::{Probe, ProbeEnd, ProbeError};
-pub use reader::{ManifestReader, Manifests, UNRENDERED, WorkloadRef};
+pub use reader::{
+    IgnoreAnnotation, ManifestReader, Manifests, UNRENDERED, WorkloadRef, is_configuration,
+};

@@ -1,3 +1,4 @@
+mod ignore;
 mod intake;
 
 use std::{
@@ -9,6 +10,7 @@ use weir_model::{
     Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
 };
 
+pub use self::ignore::IgnoreAnnotation;
 use self::intake::Intake;
 use crate::{
     assemble::{self, Assembly},
@@ -41,6 +43,8 @@ pub struct Manifests {
     pub requested: BTreeSet<PolicyId>,
     /// The synthetic addresses of pods without addresses.
     pub synthetic: BTreeSet<IpAddr>,
+    /// The annotations that ask `weir lint` to ignore findings.
+    pub ignores: Vec<IgnoreAnnotation>,
 }
 
 impl Manifests {
@@ -88,6 +92,7 @@ impl Manifests {
             }
         }
         manifests.findings.iter_mut().for_each(|finding| finding.location = None);
+        manifests.ignores.iter_mut().for_each(|ignore| ignore.location = None);
         manifests
     }
 }
@@ -112,6 +117,7 @@ pub struct ManifestReader {
     /// The objects of all other documents.
     assembly: Assembly,
     findings: Vec<Finding>,
+    ignores: Vec<IgnoreAnnotation>,
     unknown: BTreeSet<Name>,
     default_namespace: Option<Name>,
     documents: usize,
@@ -150,7 +156,7 @@ impl ManifestReader {
     /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic
     /// addresses.
     pub fn finish(self) -> Manifests {
-        self.assembly.finish(self.findings)
+        Manifests { ignores: self.ignores, ..self.assembly.finish(self.findings) }
     }
 
     /// Adds the objects of the current document to the others.
@@ -180,6 +186,7 @@ impl ManifestReader {
             self.report_misspelt(kind, location, &format!("kind: {meant}"));
             return;
         }
+        self.add_ignores(file, tree, list);
         let mut ctx = LowerContext::new(file, &mut self.names, &mut self.findings, None);
         if let Some(namespace) = &self.default_namespace {
             ctx.default_namespace.clone_from(namespace);
@@ -267,6 +274,11 @@ impl ManifestReader {
             keep(&mut self.findings, finding);
         }
     }
+}
+
+/// Whether a document without a kind is the configuration of `weir lint`.
+pub fn is_configuration(root: &Tree) -> bool {
+    root.get("kind").is_none() && matches!(root.entries(), [entry] if &*entry.key == "lint")
 }
 
 /// Whether a key is `items`, or similar to it.

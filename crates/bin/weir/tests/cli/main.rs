@@ -22,6 +22,7 @@ mod review;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod schemas;
+mod suppressions;
 mod test;
 mod transcript;
 mod usage;

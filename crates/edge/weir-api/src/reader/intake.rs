@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use weir_model::{Name, Severity};
 
-use super::{DUPLICATE_KEY, ManifestReader, list_kind, repeated, unreadable};
+use super::{
+    DUPLICATE_KEY, ManifestReader, ignore, is_configuration, list_kind, repeated, unreadable,
+};
 use crate::{
     document::{self, DocumentSink, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
     lower::{self, keep},
@@ -75,7 +77,7 @@ impl DocumentSink for Intake<'_> {
 
     fn document(&mut self, root: Tree) {
         let list = self.list.take();
-        if root.is_null() {
+        if root.is_null() || is_config_file(&self.file, &root) {
             return;
         }
         self.weigh_repeats(&root);
@@ -118,6 +120,12 @@ impl DocumentSink for Intake<'_> {
         keep(&mut self.reader.findings, unreadable(&self.file, &error));
         self.reported = self.reader.findings.len();
     }
+}
+
+/// Whether a document is the configuration of `weir lint`, which is beside the manifests.
+fn is_config_file(file: &str, root: &Tree) -> bool {
+    let name = file.rsplit(['/', '\\']).next();
+    name == Some("weir.yaml") && is_configuration(root)
 }
 
 /// Separates objects that follow each other without `---`, which form one mapping with repeated
@@ -168,7 +176,10 @@ fn slim(tree: &mut Tree) {
             for entry in entries {
                 match (&*entry.key, &mut entry.value.value) {
                     ("annotations", TreeValue::Map(all)) => {
-                        all.retain(|entry| lower::ANNOTATIONS.contains(&&*entry.key));
+                        all.retain(|entry| {
+                            lower::ANNOTATIONS.contains(&&*entry.key)
+                                || entry.key.starts_with(ignore::PREFIX)
+                        });
                     }
                     _ => slim(&mut entry.value),
                 }

@@ -53,6 +53,7 @@ pub(crate) fn remarks(diff: &PolicyDiff, states: [&ReachState; 2]) -> Vec<Remark
             location: decision.and_then(|decision| decision.location),
             about: row.text(),
             message,
+            suppression: None,
         }
     };
     let mut remarks = Vec::new();
@@ -70,6 +71,7 @@ pub(crate) fn remarks(diff: &PolicyDiff, states: [&ReachState; 2]) -> Vec<Remark
                 states.iter().rev().find_map(|state| state.world.pods.get(id)?.location.clone()),
             about: format!("Pod {id}"),
             message: format!("host network pod {what}: {id}; no policy applies to it"),
+            suppression: None,
         }));
     }
     remarks

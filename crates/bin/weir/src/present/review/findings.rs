@@ -3,10 +3,10 @@
 use weir_model::Finding;
 
 use super::{
-    Remark,
+    Remark, RemarkSuppression,
     markdown::{Page, code, escape},
 };
-use crate::present::findings::sentence;
+use crate::{present::findings::sentence, suppression::SuppressedFinding};
 
 impl From<&Finding> for Remark {
     fn from(finding: &Finding) -> Self {
@@ -16,7 +16,16 @@ impl From<&Finding> for Remark {
             location: finding.location.clone(),
             about: [&*finding.object_text(), &finding.field].join(" ").trim().to_owned(),
             message: sentence(finding),
+            suppression: None,
         }
+    }
+}
+
+impl From<&SuppressedFinding> for Remark {
+    fn from(suppressed: &SuppressedFinding) -> Self {
+        let SuppressedFinding { finding, reason, source } = suppressed;
+        let suppression = RemarkSuppression { reason: reason.clone(), source: *source };
+        Remark { suppression: Some(suppression), ..Remark::from(finding) }
     }
 }
 

@@ -6,9 +6,9 @@ use weir_model::Severity;
 
 use super::{Remark, path};
 
-/// Writes one command for each remark.
+/// Writes one command for each remark that is not suppressed.
 pub(super) fn write(out: &mut dyn Write, remarks: &[Remark]) -> io::Result<()> {
-    for remark in remarks {
+    for remark in remarks.iter().filter(|remark| remark.suppression.is_none()) {
         let command = match remark.severity {
             Severity::Info => "notice",
             Severity::Warning => "warning",

@@ -48,6 +48,7 @@ pub(crate) fn remarks(matrix: &Matrix, locations: &EndLocations<'_>) -> Vec<Rema
         location: locations.find(to),
         about: to.to_owned(),
         message: format!("{to} can be reached from {}", from.join("; ")),
+        suppression: None,
     };
     sources.into_iter().map(remark).collect()
 }
@@ -128,7 +129,14 @@ pub(crate) fn exposure_remarks(
             Direction::Egress => format!("{pods} can reach new pods: {peers}, {ports}"),
         };
         let location = exposure.pods.first().and_then(|pod| locations.find(pod));
-        Some(Remark { code: "exposed", severity: Severity::Info, location, about: pods, message })
+        Some(Remark {
+            code: "exposed",
+            severity: Severity::Info,
+            location,
+            about: pods,
+            message,
+            suppression: None,
+        })
     };
     open.filter_map(remark).collect()
 }

@@ -18,6 +18,7 @@ use std::io::Write;
 use weir_model::{Location, Severity};
 
 use super::Structured;
+use crate::suppression::SuppressionSource;
 
 /// A format for remarks beside lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,17 @@ pub(crate) struct Remark {
     pub(crate) about: String,
     /// The text.
     pub(crate) message: String,
+    /// Why the author of the manifests has decided to ignore it.
+    pub(crate) suppression: Option<RemarkSuppression>,
+}
+
+/// A decision to ignore a remark.
+#[derive(Clone, Debug)]
+pub(crate) struct RemarkSuppression {
+    /// The reason.
+    pub(crate) reason: String,
+    /// Where the reason is written.
+    pub(crate) source: SuppressionSource,
 }
 
 /// Writes remarks.

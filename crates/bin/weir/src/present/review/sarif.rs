@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use weir_model::Severity;
 
 use super::{Remark, path};
+use crate::suppression::SuppressionSource;
 
 /// A log with one run.
 pub(super) fn log(remarks: &[Remark]) -> Value {
@@ -55,6 +56,13 @@ fn result(remark: &Remark) -> Value {
     }
     if location != json!({}) {
         result["locations"] = json!([location]);
+    }
+    if let Some(suppression) = &remark.suppression {
+        let kind = match suppression.source {
+            SuppressionSource::Annotation => "inSource",
+            SuppressionSource::Configuration => "external",
+        };
+        result["suppressions"] = json!([{"kind": kind, "justification": suppression.reason}]);
     }
     result
 }

@@ -22,6 +22,7 @@ pub(crate) fn remarks(run: &Run) -> Vec<Remark> {
                 location: Some(case.location.clone()),
                 about: case.name.clone(),
                 message: Plain(error).to_string(),
+                suppression: None,
             });
             continue;
         }
@@ -33,6 +34,7 @@ pub(crate) fn remarks(run: &Run) -> Vec<Remark> {
                 about: case.name.clone(),
                 message: Plain(format_args!("{}: {}; {}", flow(probe), outcome(probe), probe.why))
                     .to_string(),
+                suppression: None,
             }
         }));
     }
