@@ -5,6 +5,8 @@
 mod aci;
 mod addresses;
 mod agent;
+#[cfg(unix)]
+mod ci;
 mod clusters;
 mod console;
 mod contexts;
