@@ -1,7 +1,7 @@
 //! Runs the test binaries of the workspace, several at a time.
 //!
 //! `cargo test` runs one binary after the other. Many tests wait for an API server, a timeout or a
-//! kernel, so more binaries than cores can run at once.
+//! kernel, so more binaries than cores can run concurrently.
 
 use std::{
     io::Write,
