@@ -8,11 +8,13 @@ use std::{
 };
 
 use clap::Args;
+use weir_api::WorkloadRef;
 use weir_kube::{Access, ClusterKinds};
 use weir_model::{Finding, Name, Object, PodId, PolicyKind, QualifiedName, World};
 
 use crate::{
     failure::Failure,
+    probe::Workloads,
     source::{Loaded, load_cluster, load_paths},
 };
 
@@ -151,9 +153,9 @@ impl ClustersArgs {
         Ok(loaded)
     }
 
-    /// The objects of all clusters and the findings from reading them. Fails if the input is
-    /// incomplete.
-    pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Vec<Finding>)> {
+    /// The objects of all clusters, their workloads, and the findings from reading them. Fails if
+    /// the input is incomplete.
+    pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Workloads, Vec<Finding>)> {
         let mut loaded = self.load(None)?;
         if !loaded.missing.is_empty() {
             loaded = loaded.complete()?;
@@ -162,7 +164,13 @@ impl ClustersArgs {
             weir_model::Change::Put(object) => Some(object),
             weir_model::Change::Remove(_) => None,
         });
-        Ok((objects.collect(), loaded.findings))
+        let workloads = loaded.workloads.iter().filter_map(|(name, pods)| {
+            let mut parts = name.splitn(3, '/').map(Name::from);
+            let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
+            Some((WorkloadRef { namespace, kind, name }, pods.clone()))
+        });
+        let workloads = workloads.collect();
+        Ok((objects.collect(), workloads, loaded.findings))
     }
 }
 

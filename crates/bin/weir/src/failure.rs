@@ -24,6 +24,14 @@ impl Failure {
     ) -> Self {
         Failure { what: what.into(), hint: hint.into() }
     }
+
+    /// The error and its hint in one line.
+    pub(crate) fn sentence(&self) -> String {
+        match &*self.hint {
+            "" => self.what.to_string(),
+            hint => format!("{}; {hint}", self.what),
+        }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::Write,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -8,13 +8,12 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_api::{Case, Probe};
-use weir_model::{Finding, Flow, Location, Object, Severity, Verdict, World};
-use weir_reach::ReachState;
+use weir_api::{Case, ProbeEnd};
+use weir_model::{Finding, Flow, Location, Object, Verdict};
 
 use crate::{
     clusters::ClustersArgs,
-    datapath::{DatapathKind, Probed, Testing},
+    datapath::{DatapathKind, Testing},
     exit::Exit,
     failure::Failure,
     kernel,
@@ -23,7 +22,9 @@ use crate::{
         self, Schema, Structured,
         review::{self, RemarkFormat},
     },
-    service, source, why,
+    probe::Workloads,
+    source,
+    test_case::evaluate,
 };
 
 /// Run policy tests
@@ -93,8 +94,8 @@ impl TestCommand {
                 return Err(without_tests(std::slice::from_ref(file)).into());
             }
             for mut case in cases {
-                if let Some((objects, findings)) = &clusters {
-                    put_into_clusters(&mut case, objects)?;
+                if let Some((objects, workloads, findings)) = &clusters {
+                    put_into_clusters(&mut case, objects, workloads)?;
                     case.findings.extend_from_slice(findings);
                 }
                 syntax_failure = syntax_failure.or_else(|| syntax_error(&case));
@@ -168,12 +169,15 @@ pub(crate) struct CaseResult {
 /// The result of one probe.
 #[derive(Serialize)]
 pub(crate) struct ProbeResult {
-    /// The source: `namespace/pod` or an address.
+    /// The source: `namespace/pod`, a workload or an address.
     pub(crate) from: String,
     /// The destination.
     pub(crate) to: String,
-    /// The destination port.
+    /// The destination port; 0 for a name that the destination does not have.
     pub(crate) port: u16,
+    /// The name of the port, if the probe gives one.
+    #[serde(rename = "portName", skip_serializing_if = "Option::is_none")]
+    pub(crate) port_name: Option<String>,
     /// The transport protocol.
     pub(crate) protocol: String,
     /// The expected verdict.
@@ -182,9 +186,15 @@ pub(crate) struct ProbeResult {
     pub(crate) verdict: String,
     /// The reason for the verdict.
     pub(crate) why: String,
+    /// The connections that the probe stands for, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) connections: Vec<ConnectionResult>,
     /// The synthetic addresses that the verdict depends on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) assumptions: Vec<String>,
+    /// The rules that decide about an unexpected verdict, in several lines.
+    #[serde(skip)]
+    pub(crate) detail: String,
     /// The file and line.
     #[serde(skip)]
     pub(crate) location: Location,
@@ -200,6 +210,50 @@ pub(crate) struct ProbeResult {
     /// The note of its author.
     #[serde(skip)]
     pub(crate) note: Option<String>,
+}
+
+/// The result of one connection of a probe.
+#[derive(Serialize)]
+pub(crate) struct ConnectionResult {
+    /// The source: a pod or an address.
+    pub(crate) from: String,
+    /// The destination: a pod or an address.
+    pub(crate) to: String,
+    /// The port at the destination.
+    pub(crate) port: u16,
+    /// The verdict.
+    pub(crate) verdict: String,
+    /// The reason for the verdict.
+    pub(crate) why: String,
+    /// The verdict.
+    #[serde(skip)]
+    pub(crate) decision: Verdict,
+}
+
+impl ConnectionResult {
+    /// The result for a flow.
+    pub(crate) fn new(
+        from: &ProbeEnd,
+        to: &ProbeEnd,
+        flow: &Flow,
+        decision: Verdict,
+        why: String,
+    ) -> Self {
+        let (from, to, verdict) = (from.to_string(), to.to_string(), decision.to_string());
+        ConnectionResult { from, to, port: flow.port, verdict, why, decision }
+    }
+}
+
+impl ProbeResult {
+    /// The connection, in one line.
+    pub(crate) fn about(&self) -> String {
+        let ProbeResult { from, to, port, port_name, protocol, .. } = self;
+        match port_name {
+            None => format!("{from} → {to} {port}/{protocol}"),
+            Some(name) if *port == 0 => format!("{from} → {to} port {name}"),
+            Some(name) => format!("{from} → {to} {port}/{protocol} ({name})"),
+        }
+    }
 }
 
 impl CaseResult {
@@ -229,7 +283,11 @@ fn read_cases(file: &Path) -> anyhow::Result<Vec<Case>> {
 }
 
 /// Adds the objects of the given clusters to a case.
-fn put_into_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure> {
+fn put_into_clusters(
+    case: &mut Case,
+    objects: &[Object],
+    workloads: &Workloads,
+) -> Result<(), Failure> {
     if !case.objects.is_empty() || !case.manifests.is_empty() {
         let what = format!("{}: with --cluster, a test may contain only probes", case.location);
         return Err(Failure::new(
@@ -237,7 +295,7 @@ fn put_into_clusters(case: &mut Case, objects: &[Object]) -> Result<(), Failure>
             "move its objects and manifests to the folder of a cluster",
         ));
     }
-    case.replace_objects(objects.to_vec());
+    case.replace_objects(objects.to_vec(), workloads.clone());
     Ok(())
 }
 
@@ -280,135 +338,4 @@ fn evaluate_all(
         }
     });
     done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
-}
-
-/// Evaluates every probe of a case.
-fn evaluate(mut case: Case, testing: Testing, pod_network: &PodNetworkArgs) -> CaseResult {
-    let mut error = None;
-    if !case.manifests.is_empty() {
-        match source::manifests_of(&case) {
-            Ok(manifests) => {
-                error = manifests.missing().next().map(describe);
-                case.join(manifests);
-            }
-            Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
-        }
-    }
-    let Case { name, location, objects, probes, findings, synthetic, .. } = case;
-    let mut error = error.or_else(|| first_error(&findings));
-    let mut world: World = objects.into_iter().collect();
-    let synthetic = pod_network.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
-        error = error.take().or_else(|| Some(failure.to_string()));
-        BTreeSet::new()
-    });
-    let state = source::compile(world);
-    let flow = |probe: &Probe| {
-        let flow = probe.flow(&state.world).map_err(|problem| problem.to_string())?;
-        match service::at_address(&state.world, flow.to) {
-            Some(service) => Err(format!(
-                "{} is the address of Service {}, and policies apply to its backends; give a pod \
-                 behind it, and the port of the pod",
-                flow.to, service.id
-            )),
-            None => Ok(flow),
-        }
-    };
-    let flows: Vec<Result<Flow, String>> = probes.iter().map(flow).collect();
-    let known: Vec<Flow> = flows.iter().flatten().copied().collect();
-    let probed = match testing {
-        Testing::InMemory(probe) => probe(&state, &known),
-        // The pods of a broken case may not be buildable.
-        Testing::InKernel(_) if error.is_some() => Ok(Vec::new()),
-        Testing::InKernel(filter) => kernel::verdicts(&state.world, &known, filter)
-            .map(|verdicts| verdicts.into_iter().map(Probed::from).collect()),
-    };
-    let (probed, failure) = match probed {
-        Ok(probed) => (probed, None),
-        Err(cause) => (Vec::new(), Some(format!("{location}: {:#}", anyhow::Error::from(cause)))),
-    };
-    let mut error = error.or(failure);
-    let mut probed = probed.into_iter();
-    let mut results = Vec::with_capacity(probes.len());
-    for (probe, flow) in probes.into_iter().zip(flows) {
-        let line = Location { file: location.file.clone(), line: probe.line };
-        let assumptions = match &flow {
-            Ok(flow) => pod_network.notes(&state, &synthetic, flow),
-            Err(_) => Vec::new(),
-        };
-        let (verdict, why) = match flow {
-            Ok(flow) => {
-                let (verdict, why, bug) = judge(&state, &flow, probed.next());
-                error = error.or(bug);
-                (Some(verdict), why)
-            }
-            Err(problem) => {
-                error = error.or_else(|| Some(format!("{line}: {problem}")));
-                (None, problem)
-            }
-        };
-        results.push(ProbeResult {
-            from: probe.from.to_string(),
-            to: probe.to.to_string(),
-            port: probe.port,
-            protocol: probe.protocol.to_string(),
-            expect: probe.expect.to_string(),
-            // A probe that cannot be tried fails.
-            verdict: verdict.unwrap_or(Verdict::Deny).to_string(),
-            why,
-            assumptions,
-            location: line,
-            passed: verdict == Some(probe.expect),
-            tried: verdict.is_some(),
-            family: probe.family.map(|family| family.to_string()),
-            note: probe.note,
-        });
-    }
-    CaseResult { name, probes: results, error, location, findings }
-}
-
-/// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the
-/// oracle and the datapath disagree. Without an answer of the datapath, the compiled rules decide.
-fn judge(
-    state: &ReachState,
-    flow: &Flow,
-    probed: Option<Probed>,
-) -> (Verdict, String, Option<String>) {
-    let compiled = state.program.verdict(flow);
-    let oracle = weir_oracle::verdict(&state.world, flow);
-    let Probed { verdict: real, shortfall } = probed.unwrap_or(compiled.into());
-    let shortfall = shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
-    let differs = compiled != oracle || (compiled != real && shortfall.is_none());
-    let bug = differs.then(|| {
-        format!(
-            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
-        )
-    });
-    let why = match shortfall {
-        Some(shortfall) => {
-            format!("allowed by policy, but the datapath cannot express it: {shortfall}")
-        }
-        None => why::line(&weir_engine::explain(&state.program, flow)),
-    };
-    (real, why, bug)
-}
-
-/// Describes the first finding that is an error, and the number of others.
-fn first_error(findings: &[Finding]) -> Option<String> {
-    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-    let first = describe(errors.next()?);
-    Some(match errors.count() {
-        0 => first,
-        others => format!("{first}, and {others} more"),
-    })
-}
-
-fn describe(finding: &Finding) -> String {
-    let location =
-        finding.location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
-    let object = finding.object.as_ref().map(|object| format!("{object} ")).unwrap_or_default();
-    let field = match &*finding.field {
-        "" => String::new(),
-        field => format!("{field}: "),
-    };
-    format!("{location}{object}{field}{}", finding.message)
 }

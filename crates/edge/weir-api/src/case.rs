@@ -5,14 +5,14 @@ use std::{
     net::IpAddr,
 };
 
-use self::inline::{domains, each, namespace, pod, policy, probe, text, worker};
+use self::inline::{domains, each, namespace, pod, policy, probe, service, text, worker};
 use weir_model::{
-    Finding, Key, Location, Name, NameTable, Object, ObjectRef, Pod, PodId, Scope, Severity, Spec,
-    Who,
+    Finding, Key, Location, Name, NameTable, Object, ObjectRef, Pod, PodId, QualifiedName, Scope,
+    Severity, Spec, Who,
 };
 
 use crate::{
-    Manifests,
+    Manifests, WorkloadRef,
     assemble::{assign_synthetic_addresses, duplicate, location_of},
     document::{self, Tree, TreeValue},
     lower::{LowerContext, UNRESOLVED_NAME},
@@ -37,6 +37,8 @@ pub struct Case {
     pub findings: Vec<Finding>,
     /// The synthetic addresses of pods without addresses.
     pub synthetic: BTreeSet<IpAddr>,
+    /// The pods of each workload.
+    pub workloads: BTreeMap<WorkloadRef, Vec<PodId>>,
 }
 
 /// Reads the policy tests of a file: one, a list of them, or several documents.
@@ -75,14 +77,16 @@ fn broken(file: &Name, line: u32, finding: Finding) -> Case {
         probes: Vec::new(),
         findings: vec![finding],
         synthetic: BTreeSet::new(),
+        workloads: BTreeMap::new(),
     }
 }
 
 impl Case {
     /// Adds the manifests that the case names, and checks the probes against all objects.
     pub fn join(&mut self, manifests: Manifests) {
-        let Manifests { objects, findings, synthetic: from_manifests, .. } = manifests;
+        let Manifests { objects, findings, synthetic: from_manifests, owners, .. } = manifests;
         self.findings.extend(findings);
+        self.workloads.extend(owners);
         let mut all: BTreeMap<Key, Object> = BTreeMap::new();
         for object in std::mem::take(&mut self.objects).into_iter().chain(objects) {
             match all.entry(object.key()) {
@@ -121,7 +125,7 @@ impl Case {
         self.synthetic = assign_addresses(&mut all, &none);
         self.objects = all.into_values().collect();
         self.drop_resolved_names();
-        self.findings.extend(self.missing_pods());
+        self.findings.extend(self.missing_ends());
         self.findings.extend(self.undeclared());
     }
 
@@ -134,53 +138,76 @@ impl Case {
     }
 
     /// Replaces the case's objects and checks the probes against the new ones.
-    pub fn replace_objects(&mut self, objects: Vec<Object>) {
-        let missing = self.missing_pods();
+    pub fn replace_objects(
+        &mut self,
+        objects: Vec<Object>,
+        workloads: BTreeMap<WorkloadRef, Vec<PodId>>,
+    ) {
+        let missing = self.missing_ends();
         self.findings.retain(|finding| !missing.contains(finding));
         self.objects = objects;
-        self.findings.extend(self.missing_pods());
+        self.workloads = workloads;
+        self.findings.extend(self.missing_ends());
     }
 
-    /// A finding for each pod of a probe that does not exist.
-    fn missing_pods(&self) -> Vec<Finding> {
+    /// A finding for each end of a probe that does not exist.
+    fn missing_ends(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let pods: BTreeSet<&PodId> = self
-            .objects
-            .iter()
-            .filter_map(|object| match object {
-                Object::Pod(pod) => Some(&pod.id),
-                _ => None,
-            })
-            .collect();
+        let keys: BTreeSet<Key> = self.objects.iter().map(Object::key).collect();
         for (at, probe) in self.probes.iter().enumerate() {
             for (field, end) in [("from", &probe.from), ("to", &probe.to)] {
-                if let ProbeEnd::Pod(id) = end
-                    && !pods.contains(id)
-                {
-                    let hint = match id.cluster() {
-                        Some(cluster) => {
-                            format!(
-                                "`{cluster}` is a cluster of a set: say where its manifests are, `weir test --cluster {cluster}=PATH …`, or correct the name"
-                            )
-                        }
-                        None => "add it to `pods:`, or correct the name".to_owned(),
+                let (what, namespace, is_known) = match end {
+                    ProbeEnd::Address(_) => continue,
+                    ProbeEnd::Pod(id) => {
+                        (format!("pod {id}"), &id.namespace, keys.contains(&Key::Pod(id.clone())))
+                    }
+                    ProbeEnd::Service(id) => (
+                        format!("Service {id}"),
+                        &id.namespace,
+                        keys.contains(&Key::Service(id.clone())),
+                    ),
+                    ProbeEnd::Workload(workload) => (
+                        format!("workload {end}"),
+                        &workload.namespace,
+                        self.workloads.contains_key(workload),
+                    ),
+                };
+                if !is_known {
+                    let field = match end {
+                        ProbeEnd::Pod(_) => format!("probes[{at}].{field}.pod"),
+                        _ => format!("probes[{at}].{field}"),
                     };
-                    findings.push(Finding {
-                        location: Some(Location {
-                            file: self.location.file.clone(),
-                            line: probe.line,
-                        }),
-                        code: "invalid",
-                        severity: Severity::Error,
-                        object: Some(ObjectRef::cluster_wide("case", &*self.name)),
-                        field: format!("probes[{at}].{field}.pod"),
-                        message: format!("there is no pod {id} in this case"),
-                        hint,
-                    });
+                    let cluster = QualifiedName::parse(namespace).cluster;
+                    findings.push(self.missing_end(probe, field, &what, cluster));
                 }
             }
         }
         findings
+    }
+
+    fn missing_end(
+        &self,
+        probe: &Probe,
+        field: String,
+        what: &str,
+        cluster: Option<&str>,
+    ) -> Finding {
+        let hint = match cluster {
+            Some(cluster) => format!(
+                "`{cluster}` is a cluster of a set: say where its manifests are, `weir test --cluster {cluster}=PATH …`, or correct the name"
+            ),
+            None if what.starts_with("pod ") => "add it to `pods:`, or correct the name".to_owned(),
+            None => "add it to the manifests, or correct the name".to_owned(),
+        };
+        Finding {
+            location: Some(Location { file: self.location.file.clone(), line: probe.line }),
+            code: "invalid",
+            severity: Severity::Error,
+            object: Some(ObjectRef::cluster_wide("case", &*self.name)),
+            field,
+            message: format!("there is no {what} in this case"),
+            hint,
+        }
     }
 }
 
@@ -266,6 +293,7 @@ fn case(file: &Name, names: &mut NameTable, tree: &Tree) -> Case {
         "manifests",
         "policies",
         "adminPolicies",
+        "services",
         "dns",
         "probes",
     ];
@@ -301,6 +329,13 @@ fn case(file: &Name, names: &mut NameTable, tree: &Tree) -> Case {
             objects.extend(policy(file, names, &mut findings, item, cluster_wide));
         }
     }
+    let services = fields.get("services").and_then(|list| {
+        let mut ctx = LowerContext::new(file, names, &mut findings, None);
+        ctx.at("services", |ctx| ctx.list(list))
+    });
+    for item in services.unwrap_or_default() {
+        objects.extend(service(file, names, &mut findings, item));
+    }
     let mut all = BTreeMap::new();
     for object in objects {
         match all.entry(object.key()) {
@@ -321,10 +356,12 @@ fn case(file: &Name, names: &mut NameTable, tree: &Tree) -> Case {
     }
     let synthetic = assign_addresses(&mut all, &bare);
     let objects = all.into_values().collect();
-    let mut case = Case { name, location, manifests, objects, probes, findings, synthetic };
+    let workloads = BTreeMap::new();
+    let mut case =
+        Case { name, location, manifests, objects, probes, findings, synthetic, workloads };
     case.drop_resolved_names();
     if case.manifests.is_empty() {
-        case.findings.extend(case.missing_pods());
+        case.findings.extend(case.missing_ends());
         case.findings.extend(case.undeclared());
     }
     case

@@ -38,7 +38,7 @@ pub use case::{Case, cases};
 pub use document::Tree;
 pub use lower::{Attachments, Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
-pub use probe::{Probe, ProbeEnd, ProbeError};
+pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};
 pub use reader::{
     IgnoreAnnotation, ManifestReader, Manifests, UNRENDERED, WorkloadRef, is_configuration,
 };

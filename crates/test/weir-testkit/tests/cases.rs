@@ -61,9 +61,9 @@ fn disagreements(mut case: Case, folder: &Path) -> Vec<String> {
     for probe in &case.probes {
         let verdict = probe.flow(&world).map(|flow| verdict(&world, &flow));
         if verdict.as_ref() != Ok(&probe.expect) {
-            let (from, to, port, protocol) = (&probe.from, &probe.to, probe.port, probe.protocol);
+            let (from, to, port) = (&probe.from, &probe.to, &probe.port);
             wrong.push(format!(
-                "{}: line {}: {from} -> {to} {port}/{protocol}: expected {}, the oracle returns {verdict:?}",
+                "{}: line {}: {from} -> {to} {port}: expected {}, the oracle returns {verdict:?}",
                 case.name, probe.line, probe.expect
             ));
         }

@@ -2,11 +2,13 @@
 
 use std::io::{self, Write};
 
-use weir_engine::Explanation;
+use weir_engine::{Explanation, Side};
 use weir_model::{Direction, Verdict};
 
 use super::{
-    explanation_view::{ExplanationView, NearMissView, PolicyView, RemedyView, RuleView, SideView},
+    explanation_view::{
+        self, ExplanationView, InputFacts, NearMissView, PolicyView, RemedyView, RuleView, SideView,
+    },
     findings,
     plain::Plain,
     service_view,
@@ -53,6 +55,22 @@ pub(crate) fn write(
         None => Ok(()),
         Some(remedy) => write_remedy(out, remedy),
     }
+}
+
+/// The sides of a connection that decide its verdict, as text.
+pub(crate) fn deciding_sides(
+    explanation: &Explanation,
+    facts: InputFacts<'_>,
+) -> io::Result<String> {
+    let mut lines = Vec::new();
+    for direction in [Direction::Egress, Direction::Ingress] {
+        let side = explanation.side(direction);
+        if side.verdict() == explanation.verdict && *side != Side::NoPod {
+            let view = explanation_view::side(explanation, direction, facts);
+            write_side(&mut lines, direction, side.verdict(), &view)?;
+        }
+    }
+    Ok(String::from_utf8_lossy(&lines).into_owned())
 }
 
 fn write_side(

@@ -1,12 +1,16 @@
 //! The explanation of a connection, as data.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use serde::Serialize;
 use weir_engine::{Cited, Explanation, Judgement, Miss, Missing, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, IpFamily, Name, Peers, Pod, Policy, PortMatch, Protocol, Rule,
-    Section, Verdict, Who, World,
+    Direction, Finding, Flow, IpFamily, Name, Peers, Pod, Policy, PolicyId, PortMatch, Protocol,
+    Rule, Section, Verdict, Who, World,
 };
 
 use super::{findings, service_view::ServiceView};
@@ -107,6 +111,24 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// The facts about the input that explain a verdict.
+#[derive(Clone, Copy)]
+pub(crate) struct InputFacts<'a> {
+    /// The cluster.
+    pub(crate) world: &'a World,
+    /// The synthetic addresses of pods.
+    pub(crate) synthetic: &'a BTreeSet<IpAddr>,
+    /// The policies that a controller created, with the object that owns them.
+    pub(crate) generated_for: &'a BTreeMap<PolicyId, Name>,
+}
+
+impl<'a> From<&'a Loaded> for InputFacts<'a> {
+    fn from(loaded: &'a Loaded) -> Self {
+        let Loaded { world, synthetic, generated_for, .. } = loaded;
+        InputFacts { world, synthetic, generated_for }
+    }
+}
+
 /// The input of a view besides the explanation itself.
 pub(crate) struct Context<'a> {
     /// The two ends, as the user named them.
@@ -135,8 +157,8 @@ impl ExplanationView {
             service: None,
             verdict: verdict.to_string(),
             why: why::line(explanation),
-            egress: side(explanation, Direction::Egress, loaded),
-            ingress: side(explanation, Direction::Ingress, loaded),
+            egress: side(explanation, Direction::Egress, loaded.into()),
+            ingress: side(explanation, Direction::Ingress, loaded.into()),
             family: IpFamily::from(flow.to).to_string(),
             remedy: (*verdict == Verdict::Deny).then(|| remedy_view(remedy, ends, loaded)),
             findings,
@@ -254,7 +276,12 @@ fn port_name((name, protocol): &(&Name, Option<Protocol>)) -> String {
     }
 }
 
-fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> SideView {
+/// The view of one side of an explanation.
+pub(super) fn side(
+    explanation: &Explanation,
+    direction: Direction,
+    facts: InputFacts<'_>,
+) -> SideView {
     let side = explanation.side(direction);
     let address = match direction {
         Direction::Egress => explanation.flow.from,
@@ -263,7 +290,7 @@ fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> Sid
     let mut view = SideView {
         pod: None,
         address: address.to_string(),
-        synthetic: loaded.synthetic.contains(&address),
+        synthetic: facts.synthetic.contains(&address),
         verdict: side.verdict().to_string(),
         reason: "no-pod",
         why: "no pod has this address, so no policy applies".to_owned(),
@@ -284,7 +311,7 @@ fn side(explanation: &Explanation, direction: Direction, loaded: &Loaded) -> Sid
             view.reason = "own-node";
             view.why = format!("it runs on node {node}; a node always reaches its pods");
         }
-        Side::Judged(judgement) => judged(&mut view, explanation, direction, judgement, loaded),
+        Side::Judged(judgement) => judged(&mut view, explanation, direction, judgement, facts),
     }
     view
 }
@@ -294,7 +321,7 @@ fn judged(
     explanation: &Explanation,
     direction: Direction,
     judgement: &Judgement,
-    loaded: &Loaded,
+    facts: InputFacts<'_>,
 ) {
     view.pod = Some(judgement.pod.to_string());
     view.why = why::reason(direction, judgement);
@@ -309,19 +336,19 @@ fn judged(
     view.reason = reason;
     view.rule = cited.map(rule);
     view.passed = judgement.passed.as_ref().map(rule);
-    view.isolated_by = judgement.isolating.iter().map(|of| policy(of, loaded)).collect();
+    view.isolated_by = judgement.isolating.iter().map(|of| policy(of, facts)).collect();
     view.nearest = judgement
         .misses
         .iter()
-        .map(|miss| near_miss(miss, &explanation.flow, judgement, &loaded.world))
+        .map(|miss| near_miss(miss, &explanation.flow, judgement, facts.world))
         .collect();
 }
 
-fn policy(section: &Arc<Section>, loaded: &Loaded) -> PolicyView {
+fn policy(section: &Arc<Section>, facts: InputFacts<'_>) -> PolicyView {
     PolicyView {
         policy: section.policy.to_string(),
         location: why::location(section, 0).map(|location| location.to_string()),
-        made_for: loaded.generated_for.get(&section.policy).map(ToString::to_string),
+        made_for: facts.generated_for.get(&section.policy).map(ToString::to_string),
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod style;
 pub(crate) mod svg;
 pub(crate) mod table;
 pub(crate) mod tests;
+pub(crate) mod wrap;
 pub(crate) mod yaml;
 
 use std::io::{self, Write};

@@ -7,9 +7,14 @@ use weir_model::Severity;
 use super::{
     count, findings,
     plain::Plain,
-    style::{BAD, FAINT, GOOD, Painted, STRONG},
+    style::{BAD, FAINT, GOOD, Painted, STRONG, of_verdict},
+    table::{self, Cell},
+    wrap,
 };
-use crate::test::{CaseResult, ProbeResult, Run};
+use crate::{
+    test::{CaseResult, ConnectionResult, ProbeResult, Run},
+    why,
+};
 
 /// Writes a line for each case, the reason for each failure, and the totals.
 pub(crate) fn write(out: &mut dyn Write, run: &Run) -> io::Result<()> {
@@ -56,31 +61,56 @@ fn write_case(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
 fn write_assumptions(out: &mut dyn Write, case: &CaseResult) -> io::Result<()> {
     let mut probes = case.probes.iter().filter(|probe| !probe.assumptions.is_empty());
     let Some(first) = probes.next() else { return Ok(()) };
-    let ProbeResult { from, to, port, protocol, assumptions, .. } = first;
+    let (about, assumptions) = (first.about(), &first.assumptions);
     let others = match probes.count() {
         0 => String::new(),
         others => format!(", as for {}", count(others, "other probe")),
     };
     let text = format!(
-        "note: {from} → {to} {port}/{protocol}{others}: {}",
+        "note: {about}{others}: {}",
         assumptions.first().map(String::as_str).unwrap_or_default()
     );
     writeln!(out, "     {}", Painted(FAINT, text))
 }
 
+/// The maximum number of connections of a probe to print.
+const MAX_CONNECTIONS: usize = 12;
+
 fn write_probe(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
-    let ProbeResult {
-        from, to, port, protocol, expect, verdict, why, location, note, tried, ..
-    } = probe;
-    let about = Plain(format_args!("{from} → {to} {port}/{protocol}")).to_string();
+    let ProbeResult { expect, verdict, why, connections, detail, location, note, tried, .. } =
+        probe;
+    let about = Plain(probe.about()).to_string();
     let location = Painted(FAINT, location);
+    let of = |one: &&ConnectionResult| one.verdict == *verdict;
+    let part = match connections.iter().filter(of).count() {
+        some if some < connections.len() => {
+            format!(" for {some} of {}", count(connections.len(), "connection"))
+        }
+        _ => String::new(),
+    };
     if *tried {
         let verdict = Painted(BAD, verdict);
-        writeln!(out, "     {about}: expected {expect}, got {verdict}  {location}")?;
+        writeln!(out, "     {about}: expected {expect}, got {verdict}{part}  {location}")?;
     } else {
         writeln!(out, "     {about}: {}  {location}", Painted(BAD, "cannot be tried"))?;
     }
-    writeln!(out, "       {}", Plain(why))?;
+    let row = |one: &ConnectionResult| {
+        vec![
+            Cell::new(why::past(one.decision), of_verdict(one.decision)),
+            format!("{} → {} {}/{}", one.from, one.to, one.port, probe.protocol).into(),
+        ]
+    };
+    let rows: Vec<_> = connections.iter().take(MAX_CONNECTIONS).map(row).collect();
+    table::write(out, 7, &rows)?;
+    if connections.len() > MAX_CONNECTIONS {
+        let more = connections.len() - MAX_CONNECTIONS;
+        writeln!(out, "       and {more} more; -o json lists all")?;
+    }
+    let reason = Plain(why).to_string();
+    let reason = if detail.is_empty() { &reason } else { detail };
+    for line in reason.lines().flat_map(|line| wrap::lines(line, 7)) {
+        writeln!(out, "{line}")?;
+    }
     match note {
         None => Ok(()),
         Some(note) => writeln!(out, "       {}", Painted(FAINT, format_args!("note: {note}"))),

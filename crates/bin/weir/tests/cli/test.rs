@@ -170,3 +170,51 @@ probes: [{from: {ip: 10.9.9.9}, to: {pod: a/p}, port: 80, expect: allow}]";
     assert!(stdout(&output).ends_with("0 passed, 1 failed\n"), "{}", stdout(&output));
     assert_eq!(output.status.code(), Some(1));
 }
+
+/// A shop whose workloads come from manifests.
+fn shop_with_workloads(folder: &std::path::Path, probes: &str) -> std::path::PathBuf {
+    let workload = |name: &str, port: u16| {
+        format!(
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{template: {{metadata: {{labels: {{app: {name}}}}}, spec: {{containers: \
+             [{{name: c, image: i, ports: [{{name: http, containerPort: {port}}}]}}]}}}}}}\n"
+        )
+    };
+    let manifests = workload("web", 8080)
+        + &workload("api", 9090)
+        + "---\napiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: shop}\n\
+           spec: {selector: {app: api}, ports: [{name: http, port: 80, targetPort: http}]}\n\
+           ---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: api, namespace: shop}\n\
+           spec: {podSelector: {matchLabels: {app: api}}, ingress: [{from: [{podSelector: \
+           {matchLabels: {app: web}}}], ports: [{port: http}]}]}\n";
+    std::fs::write(folder.join("shop.yml"), manifests).unwrap();
+    let file = folder.join("case.yaml");
+    std::fs::write(&file, format!("name: shop\nmanifests: [shop.yml]\nprobes:\n{probes}")).unwrap();
+    file
+}
+
+const WORKLOAD_PROBES: &str = "\
+- {from: {deployment: shop/web}, to: {service: shop/api}, port: http, expect: allow}
+- {from: {deployment: shop/web}, to: {deployment: shop/api}, port: http, expect: allow}
+- {from: {workload: shop/deployment/web}, to: {pod: shop/api}, port: 80, expect: deny}
+- {from: {deployment: shop/api}, to: {deployment: shop/web}, port: http, expect: allow}
+- {from: {ip: 192.0.2.1}, to: {service: shop/api}, port: 80, expect: deny}
+";
+
+#[test]
+fn probes_name_workloads_services_and_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = shop_with_workloads(folder.path(), WORKLOAD_PROBES);
+    let output = weir(&format!("test {}", file.display()));
+    assert!(stdout(&output).ends_with("5 passed, 0 failed\n"), "{}", stdout(&output));
+}
+
+/// With real packets. Needs root or user namespaces.
+#[cfg(target_os = "linux")]
+#[test]
+fn probes_of_workloads_and_services_pass_in_a_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = shop_with_workloads(folder.path(), WORKLOAD_PROBES);
+    let output = weir(&format!("test --datapath nftables {}", file.display()));
+    assert!(stdout(&output).ends_with("5 passed, 0 failed\n"), "{}", stdout(&output));
+}

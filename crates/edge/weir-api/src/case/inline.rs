@@ -2,13 +2,14 @@
 
 use weir_model::{
     Claim, Finding, IpFamily, Labels, Name, NameTable, Namespace, Node, Object, Pod, PodId,
-    Protocol, Verdict,
+    ServiceId, Verdict,
 };
 
 use crate::{
-    document::Tree,
+    WorkloadRef, check,
+    document::{Tree, TreeValue},
     lower::{self, Fields, LowerContext, Lowered},
-    probe::{Probe, ProbeEnd},
+    probe::{Probe, ProbeEnd, ProbePort},
 };
 
 /// The valid elements of a list.
@@ -147,6 +148,28 @@ pub(super) fn domains(ctx: &mut LowerContext, tree: &Tree) -> Vec<Object> {
     all
 }
 
+/// A Service or an EndpointSlice. Any other object in the list fails the case.
+pub(super) fn service(
+    file: &Name,
+    names: &mut NameTable,
+    findings: &mut Vec<Finding>,
+    tree: &Tree,
+) -> Option<Object> {
+    match lower::lower(file, names, findings, tree, None) {
+        Some(Lowered::Object(object @ (Object::Service(_) | Object::EndpointSlice(_)))) => {
+            Some(object)
+        }
+        _ => {
+            let mut ctx = LowerContext::new(file, names, findings, None);
+            let kind = tree.get("kind").map_or("no kind".into(), Tree::describe);
+            let message = format!("expected a Service or an EndpointSlice, found {kind}");
+            let hint = "move it to the list it belongs to, or to a file in `manifests`";
+            ctx.at("kind", |ctx| ctx.invalid(tree.line, message, hint));
+            None
+        }
+    }
+}
+
 /// A policy. Any other object in the list fails the case.
 pub(super) fn policy(
     file: &Name,
@@ -183,10 +206,11 @@ pub(super) fn probe(ctx: &mut LowerContext, tree: &Tree) -> Option<Probe> {
         required(ctx, &fields, field).and_then(|tree| ctx.at(field, |ctx| one_end(ctx, tree)))
     };
     let (from, to) = (end("from"), end("to"));
-    let port = required(ctx, &fields, "port").and_then(|port| ctx.at("port", |ctx| ctx.port(port)));
+    let port =
+        required(ctx, &fields, "port").and_then(|port| ctx.at("port", |ctx| probe_port(ctx, port)));
     let protocol = match fields.get("protocol") {
-        None => Some(Protocol::Tcp),
-        Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &lower::PROTOCOLS)),
+        None => Some(None),
+        Some(word) => ctx.at("protocol", |ctx| ctx.word(word, &lower::PROTOCOLS)).map(Some),
     };
     let verdicts = [("allow", Verdict::Allow), ("deny", Verdict::Deny)];
     let expect = required(ctx, &fields, "expect")
@@ -207,28 +231,78 @@ pub(super) fn probe(ctx: &mut LowerContext, tree: &Tree) -> Option<Probe> {
     })
 }
 
+/// A number, or the name of a port.
+fn probe_port(ctx: &mut LowerContext, tree: &Tree) -> Option<ProbePort> {
+    match &tree.value {
+        TreeValue::Str(text) if check::port_name(text).is_ok() => {
+            Some(ProbePort::Name(ctx.name(text)))
+        }
+        _ => ctx.port(tree).map(ProbePort::Number),
+    }
+}
+
+/// The fields of an end that name a workload of this kind.
+const WORKLOADS: [&str; 7] = [
+    "deployment",
+    "statefulset",
+    "daemonset",
+    "replicaset",
+    "replicationcontroller",
+    "job",
+    "cronjob",
+];
+
 fn one_end(ctx: &mut LowerContext, tree: &Tree) -> Option<ProbeEnd> {
-    let fields = ctx.fields(tree, &["pod", "ip"]);
-    match (fields.get("pod"), fields.get("ip")) {
-        (Some(pod), None) => ctx.at("pod", |ctx| {
-            let text = ctx.text(pod)?;
-            let id = text.split_once('/').filter(|(ns, name)| !ns.is_empty() && !name.is_empty());
-            match id {
-                Some((namespace, name)) => Some(ProbeEnd::Pod(PodId {
-                    namespace: ctx.name(namespace),
-                    name: ctx.name(name),
-                })),
-                None => {
-                    let message = format!("expected namespace/name, found {}", pod.describe());
-                    ctx.invalid(pod.line, message, "write it as in `shop/api`");
-                    None
-                }
-            }
-        }),
-        (None, Some(ip)) => ctx.at("ip", |ctx| ctx.address(ip)).map(ProbeEnd::Address),
+    let known: Vec<&'static str> =
+        ["pod", "ip", "service", "workload"].into_iter().chain(WORKLOADS).collect();
+    let fields = ctx.fields(tree, &known);
+    let given: Vec<&'static str> =
+        known.into_iter().filter(|field| fields.get(field).is_some()).collect();
+    let [field] = given[..] else {
+        let hint = "write `{pod: namespace/name}`, `{deployment: namespace/name}`, \
+                    `{service: namespace/name}` or `{ip: address}`";
+        ctx.invalid(fields.line, "expected one of `pod`, `deployment`, `service` and `ip`", hint);
+        return None;
+    };
+    let value = fields.get(field)?;
+    ctx.at(field, |ctx| match field {
+        "ip" => ctx.address(value).map(ProbeEnd::Address),
+        "workload" => {
+            let [namespace, kind, name] = parts(ctx, value, "shop/deployment/api")?;
+            let kind = ctx.name(&kind.to_lowercase());
+            let (namespace, name) = (ctx.name(namespace), ctx.name(name));
+            Some(ProbeEnd::Workload(WorkloadRef { namespace, kind, name }))
+        }
         _ => {
-            let hint = "write `{pod: namespace/name}` or `{ip: address}`";
-            ctx.invalid(fields.line, "expected either `pod` or `ip`", hint);
+            let [namespace, name] = parts(ctx, value, "shop/api")?;
+            let (namespace, name) = (ctx.name(namespace), ctx.name(name));
+            Some(match field {
+                "pod" => ProbeEnd::Pod(PodId { namespace, name }),
+                "service" => ProbeEnd::Service(ServiceId { namespace, name }),
+                kind => {
+                    let kind = ctx.name(kind);
+                    ProbeEnd::Workload(WorkloadRef { namespace, kind, name })
+                }
+            })
+        }
+    })
+}
+
+/// The parts of a name between slashes, none of them empty.
+fn parts<'t, const COUNT: usize>(
+    ctx: &mut LowerContext,
+    tree: &'t Tree,
+    example: &str,
+) -> Option<[&'t str; COUNT]> {
+    let text = ctx.text(tree)?;
+    let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
+    let is_whole = text.split('/').count() == COUNT;
+    match <[&str; COUNT]>::try_from(parts) {
+        Ok(parts) if is_whole => Some(parts),
+        _ => {
+            let form = if COUNT == 2 { "namespace/name" } else { "namespace/kind/name" };
+            let message = format!("expected {form}, found {}", tree.describe());
+            ctx.invalid(tree.line, message, format!("write it as in `{example}`"));
             None
         }
     }

@@ -189,7 +189,7 @@ probes:
               ingress: no rules
             20: default/nobody 10.0.0.1 there is no pod default/nobody allow 
             3: error unknown-field case f:2 podz
-                there is no field "podz" here; expected name, source, namespaces, pods, nodes, manifests, policies, adminPolicies, dns, probes
+                there is no field "podz" here; expected name, source, namespaces, pods, nodes, manifests, policies, adminPolicies, services, dns, probes
                 did you mean `pods`?
             2: error invalid case f:2 name
                 expected a string, found a list
@@ -221,9 +221,6 @@ probes:
             17: error invalid case f:2 probes[0].to.pod
                 expected namespace/name, found the string "a"
                 write it as in `shop/api`
-            18: error invalid case f:2 probes[1].port
-                expected a number from 1 to 65535, found the string "http"
-                write the number without quotes
             18: error invalid case f:2 probes[1].protocol
                 expected TCP, UDP or SCTP, found the string "ICMP"
                 write TCP, UDP or SCTP
@@ -237,11 +234,11 @@ probes:
                 there is no field "xpect" here; expected from, to, port, protocol, expect, ipFamily, note
                 did you mean `expect`?
             19: error invalid case f:2 probes[2].from
-                expected either `pod` or `ip`
-                write `{pod: namespace/name}` or `{ip: address}`
+                expected one of `pod`, `deployment`, `service` and `ip`
+                write `{pod: namespace/name}`, `{deployment: namespace/name}`, `{service: namespace/name}` or `{ip: address}`
             19: error invalid case f:2 probes[2].to
-                expected either `pod` or `ip`
-                write `{pod: namespace/name}` or `{ip: address}`
+                expected one of `pod`, `deployment`, `service` and `ip`
+                write `{pod: namespace/name}`, `{deployment: namespace/name}`, `{service: namespace/name}` or `{ip: address}`
             19: error invalid case f:2 probes[2].port
                 expected `port`
                 add `port:`

@@ -32,8 +32,13 @@ pub(crate) fn remarks(run: &Run) -> Vec<Remark> {
                 severity: Severity::Error,
                 location: Some(probe.location.clone()),
                 about: case.name.clone(),
-                message: Plain(format_args!("{}: {}; {}", flow(probe), outcome(probe), probe.why))
-                    .to_string(),
+                message: Plain(format_args!(
+                    "{}: {}; {}",
+                    probe.about(),
+                    outcome(probe),
+                    probe.why
+                ))
+                .to_string(),
                 suppression: None,
             }
         }));
@@ -50,11 +55,6 @@ pub(crate) fn page(run: &Run) -> String {
     });
     page.paragraph(&format!("{} passed, {} failed", run.passed, run.failed));
     page.finish()
-}
-
-fn flow(probe: &ProbeResult) -> String {
-    let ProbeResult { from, to, port, protocol, .. } = probe;
-    format!("{from} → {to} {port}/{protocol}")
 }
 
 fn outcome(probe: &ProbeResult) -> String {

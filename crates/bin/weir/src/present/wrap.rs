@@ -1,0 +1,51 @@
+//! Long lines, wrapped at spaces.
+
+/// The width of wrapped lines.
+const WIDTH: usize = 100;
+
+/// Wraps a line at spaces. Further lines are indented by two more spaces than the first one. A word
+/// that does not fit stays whole.
+pub(crate) fn lines(text: &str, indent: usize) -> Vec<String> {
+    let own = text.len() - text.trim_start_matches(' ').len();
+    let (first, rest) = (" ".repeat(indent + own), " ".repeat(indent + own + 2));
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = first;
+    let mut is_empty = true;
+    for word in text[own..].split(' ') {
+        if !is_empty && width(&line) + 1 + width(word) > WIDTH {
+            lines.push(std::mem::replace(&mut line, rest.clone()));
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// The number of characters of a text, without its colours.
+fn width(text: &str) -> usize {
+    anstream::adapter::strip_str(text).to_string().chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_wrapped_at_spaces() {
+        assert_eq!(lines("  short  line", 2), ["    short  line"]);
+        let long = ["word"; 30].join(" ");
+        let wrapped = lines(&long, 4);
+        assert_eq!(wrapped.len(), 2);
+        assert!(wrapped.iter().all(|line| line.len() <= WIDTH), "{wrapped:?}");
+        assert!(wrapped[1].starts_with("      word"), "{wrapped:?}");
+        let colour = format!("\u{1b}[31m{}\u{1b}[0m", "x".repeat(96));
+        assert_eq!(lines(&colour, 4), [format!("    {colour}")]);
+        let whole = "x".repeat(300);
+        assert_eq!(lines(&whole, 0), [whole]);
+    }
+}

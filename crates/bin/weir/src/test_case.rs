@@ -1,0 +1,222 @@
+//! The evaluation of one policy test.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use weir_api::{Case, Probe, ProbePort};
+use weir_model::{Finding, Flow, Location, Name, Protocol, Severity, Verdict, World};
+use weir_reach::ReachState;
+
+use crate::{
+    datapath::{Probed, Testing},
+    failure::Failure,
+    kernel,
+    pod_network::PodNetworkArgs,
+    present::{self, explanation_view::InputFacts},
+    probe::{self, ProbeFlow, ProbeFlows},
+    source,
+    test::{CaseResult, ConnectionResult, ProbeResult},
+    why,
+};
+
+/// Evaluates every probe of a case.
+pub(crate) fn evaluate(
+    mut case: Case,
+    testing: Testing,
+    pod_network: &PodNetworkArgs,
+) -> CaseResult {
+    let mut error = None;
+    if !case.manifests.is_empty() {
+        match source::manifests_of(&case) {
+            Ok(manifests) => {
+                error = manifests.missing().next().map(describe);
+                case.join(manifests);
+            }
+            Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
+        }
+    }
+    let Case { name, location, objects, probes, findings, synthetic, workloads, .. } = case;
+    let mut error = error.or_else(|| first_error(&findings));
+    let mut world: World = objects.into_iter().collect();
+    let synthetic = pod_network.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
+        error = error.take().or_else(|| Some(failure.to_string()));
+        BTreeSet::new()
+    });
+    let state = source::compile(world);
+    let flows: Vec<Result<ProbeFlows, Failure>> =
+        probes.iter().map(|probe| probe::flows(probe, &state.world, &workloads)).collect();
+    let known: Vec<Flow> =
+        flows.iter().flatten().flat_map(|probe| &probe.flows).map(|one| one.flow).collect();
+    let probed = match testing {
+        Testing::InMemory(probe) => probe(&state, &known),
+        // The pods of a broken case may not be buildable.
+        Testing::InKernel(_) if error.is_some() => Ok(Vec::new()),
+        Testing::InKernel(filter) => kernel::verdicts(&state.world, &known, filter)
+            .map(|verdicts| verdicts.into_iter().map(Probed::from).collect()),
+    };
+    let (probed, failure) = match probed {
+        Ok(probed) => (probed, None),
+        Err(cause) => (Vec::new(), Some(format!("{location}: {:#}", anyhow::Error::from(cause)))),
+    };
+    let error = error.or(failure);
+    let evaluation = Evaluation {
+        state: &state,
+        synthetic: &synthetic,
+        pod_network,
+        file: location.file.clone(),
+    };
+    let (mut probed, mut found) = (probed.into_iter(), None);
+    let results: Vec<ProbeResult> = probes
+        .into_iter()
+        .zip(flows)
+        .map(|(probe, flows)| evaluation.result(probe, flows, &mut probed, &mut found))
+        .collect();
+    let error = error.or(found);
+    CaseResult { name, probes: results, error, location, findings }
+}
+
+/// The input for the results of a case.
+struct Evaluation<'a> {
+    state: &'a ReachState,
+    synthetic: &'a BTreeSet<IpAddr>,
+    pod_network: &'a PodNetworkArgs,
+    file: Name,
+}
+
+impl Evaluation<'_> {
+    /// The result of a probe. The first problem of the case that it reveals is kept in `error`.
+    fn result(
+        &self,
+        probe: Probe,
+        flows: Result<ProbeFlows, Failure>,
+        probed: &mut impl Iterator<Item = Probed>,
+        error: &mut Option<String>,
+    ) -> ProbeResult {
+        let location = Location { file: self.file.clone(), line: probe.line };
+        let port_name = match &probe.port {
+            ProbePort::Name(name) => Some(name.to_string()),
+            ProbePort::Number(_) => None,
+        };
+        let number = match probe.port {
+            ProbePort::Number(number) => number,
+            ProbePort::Name(_) => 0,
+        };
+        let mut result = ProbeResult {
+            from: probe.from.to_string(),
+            to: probe.to.to_string(),
+            port: number,
+            port_name,
+            protocol: probe.protocol.unwrap_or(Protocol::Tcp).to_string(),
+            expect: probe.expect.to_string(),
+            // A probe that cannot be tried fails.
+            verdict: Verdict::Deny.to_string(),
+            why: String::new(),
+            connections: Vec::new(),
+            assumptions: Vec::new(),
+            detail: String::new(),
+            location,
+            passed: false,
+            tried: false,
+            family: probe.family.map(|family| family.to_string()),
+            note: probe.note,
+        };
+        let ProbeFlows { port, flows } = match flows {
+            Ok(flows) => flows,
+            Err(problem) => {
+                result.why = problem.sentence();
+                error.get_or_insert(format!("{}: {}", result.location, result.why));
+                return result;
+            }
+        };
+        (result.port, result.protocol) = (port.first, port.protocol.to_string());
+        let mut judged = Vec::with_capacity(flows.len());
+        for ProbeFlow { from, to, flow } in flows {
+            let (verdict, why, bug) = judge(self.state, &flow, probed.next());
+            *error = error.take().or(bug);
+            for note in self.pod_network.notes(self.state, self.synthetic, &flow) {
+                if !result.assumptions.contains(&note) {
+                    result.assumptions.push(note);
+                }
+            }
+            judged.push((ConnectionResult::new(&from, &to, &flow, verdict, why), flow));
+        }
+        let is_expected = |one: &&(ConnectionResult, Flow)| one.0.decision == probe.expect;
+        let failing = judged.iter().find(|one| !is_expected(one));
+        result.tried = true;
+        result.passed = failing.is_none();
+        let Some((shown, flow)) = failing.or(judged.first()) else { return result };
+        result.verdict = shown.verdict.clone();
+        result.why = shown.why.clone();
+        if !result.passed && self.state.program.verdict(flow) == shown.decision {
+            let facts = InputFacts {
+                world: &self.state.world,
+                synthetic: self.synthetic,
+                generated_for: &BTreeMap::new(),
+            };
+            let explanation = weir_engine::explain(&self.state.program, flow);
+            result.detail =
+                present::explanation::deciding_sides(&explanation, facts).unwrap_or_default();
+        }
+        if judged.len() > 1 {
+            let ConnectionResult { from, to, port, .. } = shown;
+            let part = match judged.iter().filter(|one| one.0.decision == shown.decision).count() {
+                all if all == judged.len() => format!("all {all}"),
+                some => format!("{some} of {}", judged.len()),
+            };
+            let verb = why::past(shown.decision);
+            result.why =
+                format!("{part} connections are {verb}; {from} → {to} {port}: {}", shown.why);
+            result.connections = judged.into_iter().map(|(connection, _)| connection).collect();
+        }
+        result
+    }
+}
+
+/// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the
+/// oracle and the datapath disagree. Without an answer of the datapath, the compiled rules decide.
+fn judge(
+    state: &ReachState,
+    flow: &Flow,
+    probed: Option<Probed>,
+) -> (Verdict, String, Option<String>) {
+    let compiled = state.program.verdict(flow);
+    let oracle = weir_oracle::verdict(&state.world, flow);
+    let Probed { verdict: real, shortfall } = probed.unwrap_or(compiled.into());
+    let shortfall = shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
+    let differs = compiled != oracle || (compiled != real && shortfall.is_none());
+    let bug = differs.then(|| {
+        format!(
+            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
+        )
+    });
+    let why = match shortfall {
+        Some(shortfall) => {
+            format!("allowed by policy, but the datapath cannot express it: {shortfall}")
+        }
+        None => why::line(&weir_engine::explain(&state.program, flow)),
+    };
+    (real, why, bug)
+}
+
+/// Describes the first finding that is an error, and the number of others.
+fn first_error(findings: &[Finding]) -> Option<String> {
+    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let first = describe(errors.next()?);
+    Some(match errors.count() {
+        0 => first,
+        others => format!("{first}, and {others} more"),
+    })
+}
+
+fn describe(finding: &Finding) -> String {
+    let location =
+        finding.location.as_ref().map(|location| format!("{location}: ")).unwrap_or_default();
+    let object = finding.object.as_ref().map(|object| format!("{object} ")).unwrap_or_default();
+    let field = match &*finding.field {
+        "" => String::new(),
+        field => format!("{field}: "),
+    };
+    format!("{location}{object}{field}{}", finding.message)
+}
