@@ -41,15 +41,11 @@ impl FilePolicies {
         self.dirty.extend(pol.spec.network_policies.iter().cloned());
     }
 
-    /// Drains the dirty policies, each with the names of its objects.
-    pub(crate) fn drain_dirty(&mut self) -> Vec<(String, BTreeSet<String>)> {
-        let dirty = std::mem::take(&mut self.dirty).into_iter();
-        dirty
-            .map(|policy| {
-                let pols = self.pols.get(&policy).cloned().unwrap_or_default();
-                (policy, pols)
-            })
-            .collect()
+    /// The next dirty policy, with the names of its objects.
+    pub(crate) fn next_dirty(&mut self) -> Option<(String, BTreeSet<String>)> {
+        let policy = self.dirty.pop_first()?;
+        let pols = self.pols.get(&policy).cloned().unwrap_or_default();
+        Some((policy, pols))
     }
 }
 

@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use weir_model::{Labels, Pod, PodId};
 
@@ -141,12 +144,15 @@ impl Files {
         }
     }
 
-    /// Drains the files that may have changed since the last call. The value is the new content, or
-    /// `None` for a file to delete.
-    pub fn drain_dirty(&mut self) -> BTreeMap<String, Option<Netpol>> {
-        let mut files: BTreeMap<String, Option<Netpol>> =
-            std::mem::take(&mut self.gone).into_iter().map(|file| (file, None)).collect();
-        for name in std::mem::take(&mut self.dirty) {
+    /// Drains the files that may have changed since the last call, as [`Files::next_dirty`] does.
+    pub fn drain_dirty(&mut self) -> impl Iterator<Item = (String, Option<Netpol>)> {
+        iter::from_fn(|| self.next_dirty())
+    }
+
+    /// The next file that may have changed, with its new content, or `None` for a file to delete. The
+    /// files of a large policy take much memory, so only one of them exists at a time.
+    pub fn next_dirty(&mut self) -> Option<(String, Option<Netpol>)> {
+        while let Some(name) = self.dirty.pop_first() {
             let Some(pol) = self.pols.get(&name) else { continue };
             if !is_own(pol) {
                 self.policies.touch(pol);
@@ -156,26 +162,30 @@ impl Files {
             }
             let content =
                 self.needs_file(pol).then(|| render(&pol.spec, &self.containers, &self.space));
-            self.record(file(&pol.spec.name), content, &mut files);
+            return Some(self.record(file(&pol.spec.name), content));
         }
-        for (policy, pols) in self.policies.drain_dirty() {
-            if self.group_names.has_policies() {
-                self.drain_policy(&policy, &pols, &mut files);
+        while let Some((policy, pols)) = self.policies.next_dirty() {
+            if self.group_names.has_policies()
+                && let Some(file) = self.render_policy(&policy, &pols)
+            {
+                return Some(file);
             }
         }
-        files
+        // Another object may have taken over a file.
+        let gone = iter::from_fn(|| self.gone.pop_first());
+        let file = gone.into_iter().find(|file| !self.needed.contains(file))?;
+        Some((file, None))
     }
 
     /// Renders the file of a policy from its objects.
-    fn drain_policy(
+    fn render_policy(
         &mut self,
         policy: &str,
         pols: &BTreeSet<String>,
-        files: &mut BTreeMap<String, Option<Netpol>>,
-    ) {
+    ) -> Option<(String, Option<Netpol>)> {
         let pols: Vec<&Pol> = pols.iter().filter_map(|name| self.pols.get(name)).collect();
         if pols.iter().any(|pol| is_own(pol)) {
-            return;
+            return None;
         }
         let name = file_policies::policy_name(&self.prefix, policy);
         let is_needed = pols.iter().any(|pol| self.needs_file(pol));
@@ -189,20 +199,16 @@ impl Files {
             }
             netpol
         });
-        self.record(file(&name), content, files);
+        Some(self.record(file(&name), content))
     }
 
-    fn record(
-        &mut self,
-        file: String,
-        content: Option<Netpol>,
-        files: &mut BTreeMap<String, Option<Netpol>>,
-    ) {
+    /// Records whether the node needs a file.
+    fn record(&mut self, file: String, content: Option<Netpol>) -> (String, Option<Netpol>) {
         match &content {
             Some(_) => self.needed.insert(file.clone()),
             None => self.needed.remove(&file),
         };
-        files.insert(file, content);
+        (file, content)
     }
 
     /// The names of the files that this node needed at the last drain.

@@ -178,7 +178,7 @@ proptest! {
                 files.put(HostprotObject::parse(id.kind, &object.manifest("x")).unwrap());
             }
             let drained: BTreeMap<String, String> =
-                files.drain_dirty().into_iter().filter_map(|(name, file)| Some((name, file?.text))).collect();
+                files.drain_dirty().filter_map(|(name, file)| Some((name, file?.text))).collect();
             let mut groups: BTreeSet<String> = BTreeSet::new();
             for pod in here.filter(|pod| !pod.own_addresses().is_empty()) {
                 groups.extend(cluster.hpp().groups(pod));

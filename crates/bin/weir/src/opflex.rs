@@ -233,8 +233,7 @@ fn files<'a>(
     let mut files = Files::new(&settings, options.space(prefix), node, options.group_names);
     pods.for_each(|pod| files.put_pod(pod));
     judge.hpp().objects().values().for_each(|object| files.put(object.clone()));
-    let files = files.drain_dirty().into_iter();
-    files.filter_map(|(name, file)| Some((name, file?.text))).collect()
+    files.drain_dirty().filter_map(|(name, file)| Some((name, file?.text))).collect()
 }
 
 fn judge(world: World, prefix: &str, space: &str) -> Result<RenderedCluster, Failure> {

@@ -248,7 +248,7 @@ impl FileWriter {
 
     fn write(&mut self) -> Result<(), FolderError> {
         let mut touched = 0;
-        for (name, desired) in self.files.drain_dirty() {
+        while let Some((name, desired)) = self.files.next_dirty() {
             let done = match &desired {
                 Some(Netpol { text, warnings, .. }) => {
                     self.complain(&name, warnings);

@@ -220,7 +220,7 @@ fn render_files(changes: &[Change]) -> Result<()> {
         }
     }
     hpp.objects().values().for_each(|object| files.put(object.clone()));
-    ensure!(!files.drain_dirty().is_empty(), "the policy has no files");
+    ensure!(files.drain_dirty().count() > 0, "the policy has no files");
     Ok(())
 }
 

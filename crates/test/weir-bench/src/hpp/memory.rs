@@ -1,6 +1,6 @@
 //! The cost of computing the objects and files that a pod changes.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use weir_aci::{AciSettings, Files, GroupNames, Hpp};
 use weir_model::{
@@ -41,7 +41,7 @@ pub(super) fn rows(pods: usize) -> Vec<Figure> {
     let mut files = Files::new(&settings, "demo", NODE, GroupNames::Hash);
     (0..pods).filter(|at| shape.is_here(*at)).for_each(|at| files.put_pod(&shape.pod(at, 0)));
     hpp.objects().values().for_each(|object| files.put(object.clone()));
-    let (first, on_disk) = cpu(|| files.drain_dirty());
+    let (first, on_disk) = cpu(|| files.drain_dirty().collect::<BTreeMap<_, _>>());
     let (mut one, mut objects, mut many, mut render, mut touched) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=MEASUREMENTS {
@@ -51,16 +51,16 @@ pub(super) fn rows(pods: usize) -> Vec<Figure> {
         one.push(time.as_secs_f64() * 1e6);
         objects.push(changed.len() as f64);
         changed.into_values().flatten().for_each(|object| files.put(object));
-        let (time, taken) = cpu(|| files.drain_dirty());
+        let (time, taken) = cpu(|| files.drain_dirty().count());
         render.push(time.as_secs_f64() * 1e6);
-        touched.push(taken.len() as f64);
+        touched.push(taken as f64);
         let several: Vec<Change> = (0..PODS_PER_BATCH)
             .map(|n| Change::Put(Object::Pod(shape.pod((at + n * 4_001) % pods, round))))
             .collect();
         let (time, changed) = cpu(|| hpp.apply(&several));
         many.push(time.as_secs_f64() * 1e6);
         changed.into_values().flatten().for_each(|object| files.put(object));
-        files.drain_dirty();
+        files.drain_dirty().for_each(drop);
     }
     let row = |what: &str, unit, values| Figure::new(what, &world, unit, values);
     vec![
