@@ -24,7 +24,7 @@ use weir_model::{Action, Block, Direction, IpFamily, Name, Protocol, SetId};
 use crate::{
     ElementKey, Field, Match, SetKind,
     decision::{Decision, PeerDecision},
-    names::digest,
+    names::{digest, digest_debug},
     ordered_rules::OrderedRules,
     port_classes::{PortClass, PortClasses},
 };
@@ -132,9 +132,9 @@ impl Layout {
             all_ports: SlotsByAction::new(),
             classes_of: BTreeMap::new(),
             open_classes: Vec::new(),
-            classes: classes.clone(),
+            classes: PortClasses::default(),
         };
-        let prefix = digest(&format!("{:?}", (rules, end)));
+        let prefix = digest_debug(&(rules, end));
         let action = |number: usize| rules.rules.get(number).map(|(_, action)| *action);
         let actions = |numbers: &mut dyn Iterator<Item = usize>| -> BTreeSet<Action> {
             numbers.filter_map(action).collect()
@@ -201,6 +201,7 @@ impl Layout {
         if layout.slots.len() > max_sets {
             layout.number_sets(&prefix, family);
         }
+        layout.classes = classes;
         layout
     }
 

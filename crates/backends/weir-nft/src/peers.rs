@@ -45,7 +45,7 @@ enum Content {
     /// indexes of these sets.
     Numbered(Vec<Slot>),
     /// The sets of a tier.
-    Tier(Box<(TierCompiler, Layout)>),
+    Tier(Box<(TierCompiler, Arc<Layout>)>),
     /// The sets of a tier whose rules are in sequence.
     Sequence(Box<(TierCompiler, TierSequence)>),
 }
@@ -89,7 +89,7 @@ impl PeerSets {
     }
 
     /// The sets of a tier.
-    pub(crate) fn tier(compiler: TierCompiler, layout: Layout) -> Self {
+    pub(crate) fn tier(compiler: TierCompiler, layout: Arc<Layout>) -> Self {
         let sets = compiler.rules.sets.iter().map(|(set, rules)| (set.clone(), rules.clone()));
         let (sets, pieces, family) = (sets.collect(), compiler.pieces(), compiler.family);
         PeerSets::new(Content::Tier(Box::new((compiler, layout))), family, sets, pieces)

@@ -9,7 +9,7 @@ use crate::intervals::overlaps;
 /// The ports of some rules, divided so that the same rules apply to all ports of a class.
 ///
 /// A rule for all ports, or for all ports of a protocol, is listed once, not in every class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PortClasses {
     /// The rules for all ports, which also apply to protocols without ports.
     pub(crate) any: Vec<usize>,

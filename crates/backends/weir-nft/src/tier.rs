@@ -18,7 +18,7 @@ use crate::{
     intervals::{overlaps, segments, union},
     layout::{Layout, Slot, SlotsByAction},
     merge::MergeLimit,
-    names::{self, comment, digest},
+    names::{self, comment, digest_debug},
     objects::Objects,
     ordered_rules::OrderedRules,
     peers::PeerSets,
@@ -79,6 +79,7 @@ impl TierCompiler {
         let Some(layout) = self.merge(planner.merge_limit) else {
             return self.compile_in_sequence(planner, program);
         };
+        let layout = Arc::new(layout);
         self.add_peer_sets(planner, program, &layout);
         let rules = |slots: &SlotsByAction| -> Vec<NftRule> {
             let slots = LOOKUP_ORDER.iter().filter_map(|action| slots.get(action));
@@ -123,7 +124,7 @@ impl TierCompiler {
     }
 
     /// Adds the sets of the tier's peers.
-    fn add_peer_sets(&self, planner: &mut Planner, program: &Program, layout: &Layout) {
+    fn add_peer_sets(&self, planner: &mut Planner, program: &Program, layout: &Arc<Layout>) {
         let sets = self.rules.sets.len();
         let meaning = |slot: &Slot| {
             let action = match slot.action {
@@ -301,8 +302,8 @@ impl TierCompiler {
         let done = (done, self.direction, self.end, &self.allow, &self.why);
         // The chains of the elements name numbered sets.
         let numbered = objects.numbered.as_ref().map_or("", |numbered| numbered.digest());
-        let done = format!("{done:?}{numbered}");
-        let name = format!("ranges{}-{}", self.family.digit(), digest(&done));
+        let done = digest_debug(&format_args!("{done:?}{numbered}"));
+        let name = format!("ranges{}-{done}", self.family.digit());
         let name = Name::from(name);
         let blocks = &self.rules.blocks;
         let meaning = match blocks.keys().next() {
