@@ -19,12 +19,14 @@ const FAST: [&[&str]; 3] = [
     // The default members of the workspace: the core crates.
     &[],
     &["-p=weir-testkit", "-p=weir-aci", "-p=weir-hcn", "-p=weir-api"],
-    // The tests of these two that need a kernel are in part `netns`.
+    // The tests of these that need a kernel are in part `netns`.
     &[
         "-p=weir-nft",
         "-p=weir-iptables",
+        "-p=weir-ebpf",
         "--lib",
         "--test=golden",
+        "--test=interpreter",
         "--test=laws",
         "--test=plans",
         "--test=tenets",
@@ -34,7 +36,14 @@ const FAST: [&[&str]; 3] = [
 
 /// The arguments of `cargo test` for the tests with network namespaces.
 const NETNS: [&[&str]; 2] = [
-    &["-p=weir-lab", "-p=weir-netlink", "-p=weir-netfilter", "-p=weir-nft", "-p=weir-iptables"],
+    &[
+        "-p=weir-lab",
+        "-p=weir-netlink",
+        "-p=weir-netfilter",
+        "-p=weir-nft",
+        "-p=weir-iptables",
+        "-p=weir-ebpf",
+    ],
     &["-p=weir", "--test=agent", "--test=cni"],
 ];
 

@@ -53,6 +53,12 @@ impl Nft {
         Nft { inherited, ..self }
     }
 
+    /// Removes the table of policies. The guard and the journal stay.
+    pub fn remove_policies(&mut self) -> Result<(), ApplyError> {
+        let removed = self.kernel.run(TableId::Policies, &transaction::removal());
+        removed.map_err(failed("cannot remove table inet weir"))
+    }
+
     /// The replies of terminated connections that the table blocks.
     pub fn blocked_replies(&mut self) -> Result<BTreeSet<BlockedReply>, ApplyError> {
         let installed = self.kernel.read(TableId::Policies);
@@ -95,8 +101,7 @@ impl Datapath for Nft {
     fn remove(&mut self) -> Result<(), ApplyError> {
         self.enforce(&Guard::default())?;
         self.write_journal(&Records::new())?;
-        let removed = self.kernel.run(TableId::Policies, &transaction::removal());
-        removed.map_err(failed("cannot remove table inet weir"))
+        self.remove_policies()
     }
 
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {

@@ -55,7 +55,7 @@ pub(crate) struct AgentCommand {
     /// The context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The datapath: nftables, iptables or opflex on Linux, hcn on Windows
+    /// The datapath: nftables, iptables, ebpf (experimental) or opflex on Linux, hcn on Windows
     #[arg(long, value_name = "NAME", value_enum, default_value_t = platform::DEFAULT, hide_possible_values = true)]
     datapath: DatapathKind,
     /// The node whose pods to install rules for
@@ -243,6 +243,14 @@ impl AgentCommand {
         }
     }
 
+    /// The treatment of established connections that a change denies.
+    pub(crate) fn established(&self) -> Established {
+        match self.established {
+            EstablishedArg::Keep => Established::Keep,
+            EstablishedArg::Cut => Established::Cut,
+        }
+    }
+
     /// The options of the agent, with the log started.
     pub(crate) fn options(&self) -> Result<AgentOptions, Failure> {
         let options = AgentOptions {
@@ -252,10 +260,7 @@ impl AgentCommand {
             surroundings: None,
             datapath: self.datapath.profile().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
-            established: match self.established {
-                EstablishedArg::Keep => Established::Keep,
-                EstablishedArg::Cut => Established::Cut,
-            },
+            established: self.established(),
             http: self.http.0,
             metrics: self.metrics.0,
             cni: self.cni_socket.clone(),

@@ -28,6 +28,7 @@ pub(crate) enum DatapathKind {
     Sim,
     Nftables,
     Iptables,
+    Ebpf,
     Hcn,
     Opflex,
 }
@@ -128,6 +129,8 @@ pub(crate) enum LiveComparison {
 pub(crate) struct PacketFilter {
     /// Runs `weir agent`; `None` on other systems.
     pub(crate) agent: Option<RunAgent>,
+    /// Prepares this process for labs, before it has a second thread.
+    pub(crate) enter: fn() -> Result<(), Failure>,
     /// Installs a program on a node of a lab.
     pub(crate) enforce: fn(&KernelLab, &Name, &Program) -> Result<(), Failure>,
     /// The steps from the installed rules to a program.
@@ -189,6 +192,21 @@ impl DatapathKind {
                 testing: Testing::InKernel(platform::IPTABLES),
                 live: platform::IPTABLES.live,
             },
+            DatapathKind::Ebpf => DatapathProfile {
+                name: "ebpf",
+                summary: "eBPF programs at netfilter's hooks on Linux (experimental)",
+                agent: platform::EBPF.agent,
+                rendering: Rendering {
+                    write: |of, out| Ok(write!(out, "{}", weir_ebpf::render(of.program()))?),
+                    kinds: ClusterKinds::Policies,
+                    formats: &[Format::Text],
+                    syntax: "as the content of maps and the program",
+                    unit: Unit::Node,
+                    policy: None,
+                },
+                testing: Testing::InKernel(platform::EBPF),
+                live: platform::EBPF.live,
+            },
             DatapathKind::Hcn => DatapathProfile {
                 name: "hcn",
                 summary: "ACLs of the Host Networking Service on Windows",
@@ -229,8 +247,8 @@ impl DatapathKind {
 
 impl ValueEnum for DatapathKind {
     fn value_variants<'a>() -> &'a [Self] {
-        use DatapathKind::{Hcn, Iptables, Nftables, Opflex, Sim};
-        &[Sim, Nftables, Iptables, Hcn, Opflex]
+        use DatapathKind::{Ebpf, Hcn, Iptables, Nftables, Opflex, Sim};
+        &[Sim, Nftables, Iptables, Ebpf, Hcn, Opflex]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

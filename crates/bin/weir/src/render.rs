@@ -31,6 +31,8 @@ use crate::{
 /// `iptables`: the sets and rules of a node in the format of `ipset save`, `iptables-save` and
 /// `ip6tables-save`.
 ///
+/// `ebpf`: the content of the maps of a node, and the programs.
+///
 /// `hcn`: the ACLs of each pod's endpoint on Windows, one per line. JSON and YAML have the format of
 /// HNS.
 ///

@@ -33,9 +33,9 @@ use crate::{
 /// the API semantics. The two must agree. The last line is `N passed, M failed`. Exit status 1 if a
 /// probe fails.
 ///
-/// With `--datapath nftables` or `iptables`, weir builds the pods as network namespaces on this
-/// machine and tries real connections. This needs root or unprivileged user namespaces; `iptables`
-/// also needs its programs.
+/// With `--datapath nftables`, `iptables` or `ebpf`, weir builds the pods as network namespaces on
+/// this machine and tries real connections. This needs root or unprivileged user namespaces;
+/// `iptables` also needs its programs, and `ebpf` needs root and Linux 6.4.
 ///
 /// With `--datapath hcn`, weir also evaluates the ACLs of Windows nodes, on any machine. A probe
 /// that they cannot express fails. With `--datapath opflex`, weir also evaluates the files for
@@ -79,8 +79,8 @@ enum TestFormat {
 impl TestCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let testing = self.datapath.profile().testing;
-        if let Testing::InKernel(_) = testing {
-            kernel::enter()?;
+        if let Testing::InKernel(filter) = testing {
+            (filter.enter)()?;
         }
         let clusters = if self.clusters.is_empty() { None } else { Some(self.clusters.objects()?) };
         let mut all = Vec::new();

@@ -11,6 +11,11 @@ pub fn enter() -> Result<(), LabError> {
     Err(LabError::Unsupported)
 }
 
+/// Fails.
+pub fn enter_with_bpf() -> Result<(), LabError> {
+    Err(LabError::Unsupported)
+}
+
 /// A running cluster of network namespaces. Linux only: it cannot be built here.
 #[derive(Debug)]
 pub struct Lab(());

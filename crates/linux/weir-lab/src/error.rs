@@ -14,6 +14,9 @@ pub enum LabError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// eBPF programs were requested without root privileges.
+    #[error("eBPF programs need root privileges")]
+    NeedsRoot,
     /// A user namespace was requested too late.
     #[error("a process that has threads cannot move into a user namespace")]
     TooLate,

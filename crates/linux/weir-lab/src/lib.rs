@@ -38,4 +38,4 @@ mod system;
 
 pub use error::LabError;
 pub use layout::{LabNode, LabPod, Layout, Wiring, assign_nodes};
-pub use system::{Conversation, Lab, enter};
+pub use system::{Conversation, Lab, enter, enter_with_bpf};

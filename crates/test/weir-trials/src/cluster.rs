@@ -152,6 +152,15 @@ impl<B: Backend> TrialCluster<B> {
         self.agents.iter_mut().map(|agent| agent.ledger.terminate_flows().unwrap()).collect()
     }
 
+    /// Terminates these connections and checks their number for each node, if the backend counts them.
+    #[track_caller]
+    pub fn assert_cut(&mut self, expected: [usize; 2], what: &str) {
+        let cut = self.cut();
+        if self.backend.counts_terminated() {
+            assert_eq!(cut, expected, "{what}");
+        }
+    }
+
     /// Checks the verdict on a ping.
     #[track_caller]
     pub fn ping(&self, from: &str, to: &str, expected: Verdict) {

@@ -86,7 +86,8 @@ pub(crate) fn other_protocols<B: Backend>(backend: B) {
             assert!(exchange(&client, &server, "one", ARRIVAL_TIMEOUT), "{number}: open");
             assert!(exchange(&server, &client, "two", ARRIVAL_TIMEOUT), "{number}: answer");
             cluster.put(&policy("tight", CLOSED));
-            assert!(cluster.cut()[0] >= 1, "{number}: cut");
+            let cut = cluster.cut()[0];
+            assert!(cut >= 1 || !backend.counts_terminated(), "{number}: cut");
             assert!(!exchange(&server, &client, "three", DROP_TIMEOUT), "{number}: reversed");
             assert!(!exchange(&client, &server, "four", DROP_TIMEOUT), "{number}: closed");
         }
@@ -158,7 +159,7 @@ pub(crate) fn connections_of_the_node<B: Backend>(backend: B) {
     let mut client = cluster.lab.on_node("n1", connect).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     cluster.put(&policy("tight", LOCKED));
-    assert_eq!(cluster.cut(), [0, 0], "the node's connection stays");
+    cluster.assert_cut([0, 0], "the node's connection stays");
     client.set_read_timeout(Some(ARRIVAL_TIMEOUT)).unwrap();
     server.write_all(b"!").unwrap();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 1);
@@ -180,7 +181,7 @@ pub(crate) fn the_same_port_at_both_ends<B: Backend>(backend: B) {
     web.send_to(b"1", to_db).unwrap();
     assert!(db.recv(&mut buffer).is_ok());
     cluster.put(&policy("tight", CLOSED));
-    assert_eq!(cluster.cut(), [1, 0]);
+    cluster.assert_cut([1, 0], "connections that are cut");
     web.send_to(b"2", to_db).unwrap();
     assert!(db.recv(&mut buffer).is_err(), "closed");
     db.send_to(b"3", to_web).unwrap();
@@ -222,7 +223,7 @@ pub(crate) fn a_connection_that_was_picked_up<B: Backend>(backend: B) {
     // `db` allows ingress from all, and no egress.
     let db = "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress]";
     cluster.put(&policy("tight", db));
-    assert_eq!(cluster.cut(), [0, 0]);
+    cluster.assert_cut([0, 0], "connections that are cut");
     client.write_all(b"2").unwrap();
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 1);
     server.write_all(b"3").unwrap();
@@ -237,7 +238,7 @@ pub(crate) fn a_picked_up_connection_of_a_client<B: Backend>(backend: B) {
     client.write_all(b"1").unwrap();
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 1);
     cluster.put(&policy("tight", CLOSED));
-    assert_eq!(cluster.cut(), [1, 0]);
+    cluster.assert_cut([1, 0], "connections that are cut");
 }
 
 /// The helper that expects FTP data connections.
@@ -282,9 +283,9 @@ pub(crate) fn an_expected_connection<B: Backend>(backend: B) {
     goes_on("expected");
     // Another policy allows something else.
     cluster.put(&policy("api", &format!("{api}, ingress: [{{ports: [{{port: 80}}]}}]")));
-    assert_eq!(cluster.cut(), [0, 0]);
+    cluster.assert_cut([0, 0], "connections that are cut");
     goes_on("after the change");
     // The control connection becomes forbidden: both end.
     cluster.put(&policy("db", CLOSED));
-    assert_eq!(cluster.cut(), [2, 0]);
+    cluster.assert_cut([2, 0], "connections that are cut");
 }

@@ -95,14 +95,14 @@ fn is_cut<B: Backend>(backend: B, scene: &Scene) {
         let steps = scope.spawn(|| {
             cluster.put(&policy("tight", scene.policy));
             exchange(&mut forbidden, Verdict::Allow);
-            assert_eq!(cluster.cut(), [forbidden.len(), 0], "only the denied connections are cut");
+            cluster.assert_cut([forbidden.len(), 0], "only the denied connections are cut");
             // The far end must not get through as if it had opened the connection, neither before nor after
             // the near end sends.
             call_back(&mut forbidden, Verdict::Deny);
             exchange(&mut forbidden, Verdict::Deny);
             call_back(&mut forbidden, Verdict::Deny);
             exchange(&mut forbidden, Verdict::Deny);
-            assert_eq!(cluster.cut(), [0, 0], "no cut connection was recorded again");
+            cluster.assert_cut([0, 0], "no cut connection was recorded again");
         });
         while !steps.is_finished() {
             exchange(&mut allowed, Verdict::Allow);
@@ -121,7 +121,7 @@ pub(crate) fn stays_cut<B: Backend>(backend: B) {
     let mut cluster = TrialCluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
     cluster.put(&policy("tight", DB));
-    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    cluster.assert_cut([forbidden.len(), 0], "connections that are cut");
     let world = world(&format!("{PODS}policies:\n{}", policy("tight", DB)));
     let program = compile(&world, Locality::Node("n1".into()));
     // The second restart has something to repair.
@@ -140,7 +140,7 @@ pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
     let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
     let mut log = log.unwrap().unwrap();
     cluster.put(&policy("tight", DB));
-    assert_eq!(cluster.cut(), [forbidden.len(), 0]);
+    cluster.assert_cut([forbidden.len(), 0], "connections that are cut");
     call_back(&mut forbidden, Verdict::Deny);
     let all: BTreeSet<Flow> = flows("2", "3").into_iter().collect();
     let (mut reported, end) = (BTreeSet::new(), Instant::now() + ARRIVAL_TIMEOUT);

@@ -128,13 +128,13 @@ pub(crate) fn a_connection_to_the_node_is_cut<B: Backend>(backend: B) {
     let mut all: Vec<_> = flows.map(open).collect();
     let web = "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]";
     cluster.put(&policy("web", web));
-    assert_eq!(cluster.cut(), [all.len(), 0]);
+    cluster.assert_cut([all.len(), 0], "connections that are cut");
     for one in &mut all {
         assert_eq!(one.call_back(DROP_TIMEOUT).unwrap(), Deny);
         assert_eq!(one.exchange(DROP_TIMEOUT).unwrap(), Deny);
         assert_eq!(one.call_back(DROP_TIMEOUT).unwrap(), Deny);
     }
-    assert_eq!(cluster.cut(), [0, 0], "no cut connection was recorded again");
+    cluster.assert_cut([0, 0], "no cut connection was recorded again");
 }
 
 /// A service whose only backend is `db`, as kube-proxy translates it.

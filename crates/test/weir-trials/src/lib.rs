@@ -33,6 +33,7 @@ use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
 use weir_datapath::{ApplyError, Datapath, Mode};
+use weir_lab::LabError;
 
 /// A backend under test.
 pub trait Backend: Copy + Send + Sync + 'static {
@@ -48,6 +49,11 @@ pub trait Backend: Copy + Send + Sync + 'static {
 
     /// Commands, each of which changes an object of an installed guard.
     fn guard_disturbances(self) -> Vec<String>;
+
+    /// Whether the datapath returns the number of connections that it terminates.
+    fn counts_terminated(self) -> bool {
+        true
+    }
 
     /// The programs that write the rules of kube-proxy, for both families.
     fn iptables(self) -> [&'static str; 2] {
@@ -154,10 +160,22 @@ pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> T
 
 /// Runs tests in new namespaces. Call it before the process has a second thread.
 pub fn main(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
+    main_after(weir_lab::enter, trials)
+}
+
+/// The same with a BPF file system of its own.
+pub fn main_with_bpf(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
+    main_after(weir_lab::enter_with_bpf, trials)
+}
+
+fn main_after(
+    enter: impl FnOnce() -> Result<(), LabError>,
+    trials: impl FnOnce() -> Vec<Trial>,
+) -> ExitCode {
     let arguments = Arguments::from_args();
     // Without the right to create namespaces, no test can run: that is a failure.
     if !arguments.list
-        && let Err(error) = weir_lab::enter()
+        && let Err(error) = enter()
     {
         eprintln!("error: {error}\nhint: {}", error.hint().unwrap_or("run the tests as root"));
         return ExitCode::FAILURE;

@@ -12,6 +12,7 @@ use crate::{
 /// A packet filter of Linux, on another system.
 pub(crate) const UNAVAILABLE: PacketFilter = PacketFilter {
     agent: None,
+    enter,
     enforce: KernelLab::enforce_on,
     live: LiveComparison::Unsupported {
         reason: "does not run on this system",

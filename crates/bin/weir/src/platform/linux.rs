@@ -1,5 +1,6 @@
 //! The datapaths that run on Linux.
 
+mod guarded;
 mod surroundings;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -12,13 +13,16 @@ use weir_model::Program;
 use weir_netfilter::{BlockedReply, LogError, PacketLog, report};
 use weir_nft::Nft;
 
-use self::surroundings::{LinuxSurroundings, filter_of};
+use self::{
+    guarded::GuardedEbpf,
+    surroundings::{LinuxSurroundings, filter_of},
+};
 use crate::{
     agent::AgentCommand,
     datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
     exit::Exit,
     failure::Failure,
-    kernel::KernelLab,
+    kernel::{self, KernelLab},
 };
 
 /// The datapath of an agent that names none.
@@ -30,6 +34,7 @@ pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> =
 
 pub(crate) const NFTABLES: PacketFilter = packet_filter::<Nft>();
 pub(crate) const IPTABLES: PacketFilter = packet_filter::<Iptables>();
+pub(crate) const EBPF: PacketFilter = packet_filter::<GuardedEbpf>();
 pub(crate) const HCN: Option<RunAgent> = None;
 pub(crate) const HCN_LIVE: LiveComparison = LiveComparison::Unsupported {
     reason: "writes ACLs on Windows nodes",
@@ -48,6 +53,16 @@ pub(crate) trait Open: Datapath + Send + Sized {
 
     /// Takes over the replies that a replaced datapath blocks.
     fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self;
+
+    /// Prepares this process for labs.
+    fn enter_lab() -> Result<(), Failure> {
+        kernel::enter()
+    }
+
+    /// The dropped packets that it reports.
+    fn reports() -> DropReports {
+        DropReports::From(Box::<PacketReports>::default())
+    }
 
     /// Applies the options of the agent that only this datapath has.
     fn configure(self, _agent: &AgentCommand) -> Self {
@@ -92,9 +107,41 @@ impl Open for Iptables {
     }
 }
 
+impl Open for GuardedEbpf {
+    const HINT: &'static str = "run it as root on Linux 6.4 or later with a BPF file system at /sys/fs/bpf, or use `--datapath nftables`";
+
+    fn open_with(mode: Mode) -> Result<Self, ApplyError> {
+        GuardedEbpf::open(mode)
+    }
+
+    fn filter(&self) -> Filter {
+        Filter::Ebpf
+    }
+
+    fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self {
+        self.with_blocked_replies(replies)
+    }
+
+    fn enter_lab() -> Result<(), Failure> {
+        kernel::enter_with_bpf()
+    }
+
+    fn reports() -> DropReports {
+        DropReports::Unsupported(NO_EBPF_DROPS)
+    }
+
+    fn configure(self, agent: &AgentCommand) -> Self {
+        self.with_established(agent.established())
+    }
+}
+
+/// The answer to a request for dropped packets.
+const NO_EBPF_DROPS: &str = "the eBPF datapath counts dropped packets but does not report them yet; `weir explain` names the policy that denies a connection";
+
 const fn packet_filter<D: Open>() -> PacketFilter {
     PacketFilter {
         agent: Some(run::<D>),
+        enter: D::enter_lab,
         enforce: KernelLab::enforce_on::<D>,
         live: LiveComparison::Compare(difference::<D>),
     }
@@ -108,8 +155,7 @@ fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let surroundings = LinuxSurroundings { own: datapath.filter(), mode: options.mode };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
     options.surroundings = Some(Arc::new(surroundings));
-    let reports = DropReports::From(Box::<PacketReports>::default());
-    agent.run_datapath(&options, datapath, reports)
+    agent.run_datapath(&options, datapath, D::reports())
 }
 
 /// The steps from the rules of this network namespace to a program; empty if it is installed.

@@ -13,5 +13,6 @@ pub(crate) const MACHINE_ADDRESSES: Option<weir_agent::MachineAddresses> = None;
 
 pub(crate) const NFTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
+pub(crate) const EBPF: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = None;
 pub(crate) const HCN_LIVE: LiveComparison = UNAVAILABLE.live;

@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, io};
 
 use weir_agent::{BlindSpot, Effect, Inspection, Leftover, LeftoverKind, Surroundings};
 use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Mode};
+use weir_ebpf::Ebpf;
 use weir_inspect::{
     Bypass, Filter, Owner, PodAddresses, PolicyRules, find_bypasses, find_policy_rules,
     find_redirecting_links,
@@ -34,7 +35,14 @@ impl LinuxSurroundings {
             Owner::KubeRouter => rules.filter == self.own && self.own != Filter::Nftables,
             _ => false,
         };
-        Ok(find_policy_rules()?.into_iter().filter(|rules| !is_own(rules)).collect())
+        // Only weir's programs have names in the BPF file system.
+        let programs = weir_ebpf::is_installed().then_some(PolicyRules {
+            owner: Owner::Weir,
+            filter: Filter::Ebpf,
+            sign: "weir",
+        });
+        let rules = find_policy_rules()?.into_iter().chain(programs);
+        Ok(rules.filter(|rules| !is_own(rules)).collect())
     }
 
     /// Whether the agent removes rules when its own are in force: those of weir's other datapaths, and
@@ -57,7 +65,7 @@ impl LinuxSurroundings {
                 (Filter::Nftables, _) => {
                     replies.extend(Nft::open(Mode::Enforce)?.blocked_replies()?);
                 }
-                (Filter::IptablesNft | Filter::IptablesLegacy, Filter::Nftables) => {
+                (Filter::IptablesNft | Filter::IptablesLegacy, Filter::Nftables | Filter::Ebpf) => {
                     replies.extend(open_iptables(rules.filter)?.blocked_replies()?);
                 }
                 // The variants of iptables share their sets.
@@ -97,7 +105,12 @@ impl Surroundings for LinuxSurroundings {
         for rules in rules.iter().filter(|rules| self.is_superseded(rules)) {
             match (rules.owner, rules.filter) {
                 (Owner::KubeRouter, _) => weir_iptables::remove_kube_router_tables()?,
+                // With eBPF programs, the tables of the guard and the journal stay in use.
+                (_, Filter::Nftables) if self.own == Filter::Ebpf => {
+                    Nft::open(Mode::Enforce)?.remove_policies()?;
+                }
                 (_, Filter::Nftables) => Nft::open(Mode::Enforce)?.remove()?,
+                (_, Filter::Ebpf) => Ebpf::open(Mode::Enforce)?.remove()?,
                 (_, filter) => open_iptables(filter)?.remove_rules()?,
             }
         }
@@ -105,7 +118,8 @@ impl Surroundings for LinuxSurroundings {
         let is_kube_router = |rules: &PolicyRules| {
             rules.owner == Owner::KubeRouter && rules.filter != Filter::Nftables
         };
-        if self.own == Filter::Nftables && !rules.iter().any(is_kube_router) {
+        if matches!(self.own, Filter::Nftables | Filter::Ebpf) && !rules.iter().any(is_kube_router)
+        {
             open_iptables(Filter::IptablesNft)?.remove_sets()?;
         }
         Ok(())
@@ -134,6 +148,7 @@ fn leftover(rules: &PolicyRules, is_superseded: bool) -> Leftover {
         Filter::Nftables => format!("nftables, table {sign}"),
         Filter::IptablesNft => format!("iptables-nft, chain {sign}"),
         Filter::IptablesLegacy => format!("iptables-legacy, chain {sign}"),
+        Filter::Ebpf if rules.owner == Owner::Weir => "eBPF, programs at netfilter's hooks".into(),
         Filter::Ebpf => format!("eBPF, link {sign}"),
     };
     let (owner, hint) = match rules.owner {

@@ -17,4 +17,4 @@ mod wait;
 
 pub use conversation::Conversation;
 pub use lab::Lab;
-pub use privileges::enter;
+pub use privileges::{enter, enter_with_bpf};

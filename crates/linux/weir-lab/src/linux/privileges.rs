@@ -2,7 +2,7 @@ use std::{env, fs, io, process};
 
 use rustix::{
     io::Errno,
-    mount::{MountPropagationFlags, mount_bind, mount_change},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     process::{Resource, Rlimit, getegid, geteuid, getrlimit, setrlimit},
     thread::{CapabilitySet, UnshareFlags, capabilities},
 };
@@ -51,6 +51,22 @@ fn separate_iptables_lock() -> io::Result<()> {
     // The mount keeps the file.
     fs::remove_file(&own)?;
     Ok(mounted?)
+}
+
+/// The same, with an empty BPF file system that only this process has. Needs root.
+pub fn enter_with_bpf() -> Result<(), LabError> {
+    if !capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
+        return Err(LabError::NeedsRoot);
+    }
+    enter()?;
+    let failed = |errno: Errno| LabError::Namespace {
+        what: "mount a BPF file system",
+        source: errno.into(),
+    };
+    unshare(UnshareFlags::NEWNS).map_err(failed)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(failed)?;
+    mount("bpf", "/sys/fs/bpf", "bpf", MountFlags::empty(), None).map_err(failed)
 }
 
 fn become_root_of_a_user_namespace() -> Result<(), LabError> {

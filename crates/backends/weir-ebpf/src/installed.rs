@@ -1,0 +1,64 @@
+//! The state that an earlier agent left in the kernel.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use crate::{
+    digest::Digest,
+    layout::{Identity, PodEntry},
+    tables::Tables,
+};
+
+/// The installed maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installed {
+    /// Their content; `None` if nothing of weir is installed.
+    pub tables: Option<Tables>,
+    /// Whether exactly one installation exists, with all its programs.
+    pub is_intact: bool,
+    /// The capacity of the maps.
+    pub capacity: u32,
+}
+
+/// The numbers that a new planner takes over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seeds {
+    pub(crate) kinds: BTreeMap<Digest, u32>,
+    pub(crate) tiers: BTreeMap<Digest, u32>,
+    /// The epoch since which an address belongs to its pod.
+    pub(crate) since: BTreeMap<IpAddr, u32>,
+    /// The same for addresses that no pod had.
+    pub(crate) since_now: u32,
+    pub(crate) pods: BTreeMap<PodEntry, u32>,
+    /// The lists of ports by their content.
+    pub(crate) lists: BTreeMap<Vec<([u8; 8], u32)>, u32>,
+}
+
+impl Seeds {
+    pub(crate) fn from_tables(tables: &Tables) -> Self {
+        let mut lists: BTreeMap<u32, Vec<([u8; 8], u32)>> = BTreeMap::new();
+        for (prefix, action) in &tables.ports {
+            lists.entry(prefix.list).or_default().push(list_element(prefix, *action));
+        }
+        let since = tables.addresses.iter().filter_map(|(address, identity)| match identity {
+            Identity::Kind(_) => None,
+            Identity::Pod(number) => Some((*address, tables.pods.get(number)?.since)),
+        });
+        Seeds {
+            kinds: tables.kinds.iter().map(|(kind, digest)| (*digest, *kind)).collect(),
+            tiers: tables.tiers.iter().map(|(tier, digest)| (*digest, *tier)).collect(),
+            since: since.collect(),
+            since_now: tables.config.epoch.wrapping_add(1),
+            pods: tables.pods.iter().map(|(number, entry)| (*entry, *number)).collect(),
+            lists: lists.into_iter().map(|(list, content)| (content, list)).collect(),
+        }
+    }
+}
+
+/// An element of a list, without the number of the list.
+pub(crate) fn list_element(
+    prefix: &crate::layout::PortPrefix,
+    action: crate::layout::TierAction,
+) -> ([u8; 8], u32) {
+    let [low, high] = prefix.first.to_be_bytes();
+    ([prefix.protocol.number(), low, high, prefix.bits, 0, 0, 0, 0], action as u32)
+}

@@ -1,0 +1,55 @@
+//! The eBPF backend: a program at netfilter's hooks that looks rules up in maps.
+//!
+//! ```text
+//!   address ─► kind, or pod of this node ─┐
+//!                                         ├─► (tier, kind) ─► decision ─► action by port
+//!   pod ─► tiers for both directions ─────┘
+//!
+//!   Program, Delta ─EbpfPlanner→ MapPlan ─bpf(2)→ maps ─read→ Installed ─replan→ MapPlan
+//! ```
+//!
+//! The program is built from instructions (`program`, `judge`) and loaded without a compiler.
+//!
+//! *Invariant*: planning does no I/O. The content of the maps depends on the program alone, except for
+//! numbers.
+//!
+//! *Invariant*: all unsafe code is in `sys.rs`. The file `program.rs` has two licences, because the
+//! kernel demands it.
+
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "other platforms only render programs")
+)]
+
+#[cfg(target_os = "linux")]
+mod apply;
+mod assembler;
+pub mod btf;
+mod classes;
+mod digest;
+mod installed;
+pub mod instruction;
+mod judge;
+#[cfg(target_os = "linux")]
+mod kernel;
+pub mod layout;
+mod plan;
+mod planner;
+mod prefix_table;
+pub mod program;
+mod render;
+#[cfg(target_os = "linux")]
+mod sys;
+mod tables;
+mod tier;
+
+#[cfg(target_os = "linux")]
+pub use apply::Ebpf;
+pub use digest::Digest;
+pub use installed::Installed;
+#[cfg(target_os = "linux")]
+pub use kernel::is_installed;
+pub use plan::{MapPlan, MapStep};
+pub use planner::EbpfPlanner;
+pub use render::{Rendered, render};
+pub use tables::{Tables, Write};

@@ -1,0 +1,403 @@
+//! Turns programs into the content of maps, and deltas into writes.
+//!
+//! ```text
+//!   sets, blocks ─► atoms ─► signature of an address ─► kind      ┐
+//!   rules of a pod ─► tiers (admin, policies; both directions)    ├─► (tier, kind) ─► decision
+//! ```
+//!
+//! A signature is the list of atoms that an address fulfils, and addresses with equal signatures are
+//! of one kind. Only sets and blocks that rules of this node name are atoms.
+//!
+//! *Invariant*: a number of a tier, a kind, a pod entry or a port list keeps its meaning as long as
+//! its maps exist. A packet reads the number of each end once, in one word. So it meets the
+//! decision about one old or new state of each end.
+//!
+//! *Invariant*: an atom becomes part of kinds before rules that need it, and leaves them after. In
+//! between, the agent waits for packets in flight.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use weir_datapath::{Mode, Planner};
+use weir_model::{Chain, Delta, Direction, PodId, Program, RuleSet};
+
+use crate::{
+    classes::Classes,
+    digest::Digest,
+    installed::{Installed, Seeds},
+    layout::{Config, DirectionEntry, Identity, MAX_PODS, PodEntry},
+    plan::{MapPlan, MapStep},
+    tables::{Tables, Write},
+    tier::{AtomId, Signature, TierRole},
+};
+
+/// The least capacity of the maps.
+const MIN_CAPACITY: u32 = 1 << 16;
+
+/// The planner of the eBPF datapath.
+#[derive(Clone, Debug)]
+pub struct EbpfPlanner {
+    pub(crate) tables: Tables,
+    pub(crate) capacity: u32,
+    pub(crate) seeds: Seeds,
+    pub(crate) classes: Classes,
+    /// The rules of pods, by their address in memory.
+    rules: HashMap<usize, LiveRules>,
+    pub(crate) addresses: BTreeMap<IpAddr, Address>,
+    pods: BTreeMap<PodId, Vec<IpAddr>>,
+    pod_numbers: BTreeMap<PodEntry, u32>,
+    next_pod: u32,
+    /// Whether the tables hold a program.
+    is_filled: bool,
+    /// Whether a number did not fit, so that new maps are needed.
+    pub(crate) is_full: bool,
+    /// The writes that no packet meets yet.
+    prepare: Vec<Write>,
+    /// The writes of kinds.
+    pub(crate) members: Vec<Write>,
+    /// The writes that give pods their new rules.
+    switch: Vec<Write>,
+    /// The atoms that lost their last tier.
+    pub(crate) unused_atoms: Vec<AtomId>,
+    /// The addresses and networks whose atoms changed.
+    pub(crate) dirty: BTreeSet<IpAddr>,
+    pub(crate) dirty_networks: BTreeSet<IpNet>,
+}
+
+/// The rules of pods, shared by all pods with them.
+#[derive(Clone, Debug)]
+struct LiveRules {
+    /// Keeps the address valid by which the rules are found.
+    _rules: Arc<RuleSet>,
+    ingress: DirectionEntry,
+    egress: DirectionEntry,
+    tiers: Vec<u32>,
+    uses: usize,
+}
+
+/// An address of a pod of this node, or in a set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Address {
+    pub(crate) sets: Signature,
+    pub(crate) kind: u32,
+    pub(crate) pod: Option<PodAt>,
+}
+
+/// The pod that has an address.
+#[derive(Clone, Debug)]
+pub(crate) struct PodAt {
+    id: PodId,
+    rules: usize,
+    since: u32,
+}
+
+impl EbpfPlanner {
+    /// A planner for empty maps.
+    pub fn new(mode: Mode, programs: Digest) -> Self {
+        let is_audit = mode == Mode::Audit;
+        EbpfPlanner::with(Config { is_audit, programs, ..Config::default() }, Seeds::default())
+    }
+
+    /// Lets connections go on that the rules forbid later.
+    #[must_use]
+    pub fn keeping_established(mut self) -> Self {
+        self.tables.config.keeps_established = true;
+        self
+    }
+
+    fn with(config: Config, seeds: Seeds) -> Self {
+        let next_pod = seeds.pods.values().max().map_or(0, |highest| highest + 1);
+        EbpfPlanner {
+            tables: Tables { config, ..Tables::default() },
+            capacity: MIN_CAPACITY,
+            classes: Classes::new(&seeds),
+            seeds,
+            rules: HashMap::new(),
+            addresses: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            pod_numbers: BTreeMap::new(),
+            next_pod,
+            is_filled: false,
+            is_full: false,
+            prepare: Vec::new(),
+            members: Vec::new(),
+            switch: Vec::new(),
+            unused_atoms: Vec::new(),
+            dirty: BTreeSet::new(),
+            dirty_networks: BTreeSet::new(),
+        }
+    }
+
+    /// The content of the maps.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Starts a new epoch: connections are evaluated again.
+    pub(crate) fn next_epoch(&mut self) -> Write {
+        let epoch = self.tables.config.epoch.wrapping_add(1);
+        let write = Write::Config(Config { epoch, ..self.tables.config });
+        self.tables.apply(&write);
+        write
+    }
+
+    /// Changes the tables from the last program to this one. Returns the steps.
+    fn change(&mut self, program: &Program, delta: &Delta) -> MapPlan {
+        // New tiers make their atoms part of kinds.
+        let mut owners = BTreeMap::new();
+        for address in self.touched_addresses(delta) {
+            let owner = program.owner(address).map(|(id, one)| (id.clone(), one.rules.clone()));
+            let owner = owner.map(|(id, rules)| (id, self.use_rules(program, &rules)));
+            owners.insert(address, owner);
+        }
+        let waits = !(self.dirty.is_empty() && self.dirty_networks.is_empty());
+        self.change_sets(program, delta);
+        self.flush_kinds();
+        let members = mem::take(&mut self.members);
+
+        let has_new_pods = self.switch_pods(owners);
+        for (id, endpoint) in &delta.endpoints {
+            match endpoint {
+                Some(endpoint) => _ = self.pods.insert(id.clone(), endpoint.addresses.clone()),
+                None => _ = self.pods.remove(id),
+            }
+        }
+        let has_isolated = self.isolated_families();
+        let settings = Write::Config(Config { has_isolated, ..self.tables.config });
+        if !delta.endpoints.is_empty() && self.tables.apply(&settings) {
+            self.switch.push(settings);
+        }
+        let switch = mem::take(&mut self.switch);
+
+        // Atoms that no tier uses any more leave the kinds.
+        for atom in mem::take(&mut self.unused_atoms) {
+            self.remove_atom(atom);
+        }
+        self.flush_kinds();
+        let after = mem::take(&mut self.members);
+
+        let mut steps: Vec<MapStep> = Vec::new();
+        let mut add = |writes: Vec<Write>| steps.extend(writes.into_iter().map(MapStep::Write));
+        let has_switched = !switch.is_empty();
+        add(mem::take(&mut self.prepare));
+        add(members);
+        if waits && has_switched {
+            steps.push(MapStep::Wait);
+        }
+        steps.extend(switch.into_iter().map(MapStep::Write));
+        if has_new_pods {
+            steps.push(MapStep::Write(self.next_epoch()));
+        }
+        if has_switched && !after.is_empty() {
+            steps.push(MapStep::Wait);
+        }
+        steps.extend(after.into_iter().map(MapStep::Write));
+        MapPlan { steps }
+    }
+
+    /// The addresses that the pods of a delta had or have.
+    fn touched_addresses(&self, delta: &Delta) -> BTreeSet<IpAddr> {
+        let new = delta.endpoints.values().flatten().flat_map(|endpoint| &endpoint.addresses);
+        let old = delta.endpoints.keys().filter_map(|id| self.pods.get(id)).flatten();
+        new.chain(old).copied().collect()
+    }
+
+    fn isolated_families(&self) -> [bool; 2] {
+        let mut isolated = [false; 2];
+        for address in self.pods.values().flatten() {
+            let pod = self.addresses.get(address).and_then(|one| one.pod.as_ref());
+            let rules = pod.and_then(|pod| self.rules.get(&pod.rules));
+            if rules.is_some_and(|rules| rules.ingress.is_isolated) {
+                isolated[usize::from(address.is_ipv6())] = true;
+            }
+        }
+        isolated
+    }
+
+    /// Gives addresses the rules of their pods. Returns whether a pod is new at its address.
+    fn switch_pods(&mut self, pods: BTreeMap<IpAddr, Option<(PodId, usize)>>) -> bool {
+        let mut has_new = false;
+        let next_epoch = self.tables.config.epoch.wrapping_add(1);
+        for (address, owner) in pods {
+            let is_known = self.addresses.contains_key(&address);
+            if !is_known && owner.is_none() {
+                continue;
+            }
+            self.addresses.entry(address).or_default();
+            if !is_known {
+                self.update_kind(address);
+            }
+            let before = self.addresses.get(&address).and_then(|one| one.pod.clone());
+            let pod = owner.map(|(id, rules)| {
+                let since = match &before {
+                    Some(pod) if pod.id == id => pod.since,
+                    None if self.seeds.since.contains_key(&address) => self.seeds.since[&address],
+                    _ if self.is_filled => {
+                        has_new = true;
+                        next_epoch
+                    }
+                    _ => self.seeds.since_now,
+                };
+                PodAt { id, rules, since }
+            });
+            if let Some(one) = self.addresses.get_mut(&address) {
+                one.pod = pod;
+            }
+            if let Some(pod) = before {
+                self.release_rules(pod.rules);
+            }
+            self.drop_unused(address);
+            let write = self.address_write(address);
+            if self.tables.apply(&write) {
+                self.switch.push(write);
+            }
+        }
+        has_new
+    }
+
+    /// Counts a use of rules, and adds them if they are new.
+    fn use_rules(&mut self, program: &Program, rules: &Arc<RuleSet>) -> usize {
+        let number = Arc::as_ptr(rules) as usize;
+        if let Some(known) = self.rules.get_mut(&number) {
+            known.uses += 1;
+            return number;
+        }
+        let mut tiers = Vec::new();
+        let [ingress, egress] = Direction::BOTH.map(|direction| {
+            let Chain { admin, isolation, baseline } = rules.chain(direction);
+            let admin = self.use_tier(program, TierRole::Admin, admin, &mut tiers);
+            let rest = match isolation {
+                Some(sections) => self.use_tier(program, TierRole::Isolation, sections, &mut tiers),
+                None => self.use_tier(program, TierRole::Baseline, baseline, &mut tiers),
+            };
+            DirectionEntry { admin, rest, is_isolated: isolation.is_some() }
+        });
+        let rules = rules.clone();
+        self.rules.insert(number, LiveRules { _rules: rules, ingress, egress, tiers, uses: 1 });
+        number
+    }
+
+    fn release_rules(&mut self, number: usize) {
+        let Some(rules) = self.rules.get_mut(&number) else { return };
+        rules.uses -= 1;
+        if rules.uses == 0
+            && let Some(rules) = self.rules.remove(&number)
+        {
+            for tier in rules.tiers {
+                self.release_tier(tier);
+            }
+        }
+    }
+
+    /// The write of an address as its state is.
+    pub(crate) fn address_write(&mut self, address: IpAddr) -> Write {
+        let Some(one) = self.addresses.get(&address) else { return Write::Address(address, None) };
+        let rules = one.pod.as_ref().and_then(|pod| Some((pod, self.rules.get(&pod.rules)?)));
+        let identity = match rules {
+            None => Identity::Kind(one.kind),
+            Some((pod, rules)) => {
+                let (ingress, egress) = (rules.ingress, rules.egress);
+                let entry = PodEntry { kind: one.kind, since: pod.since, ingress, egress };
+                Identity::Pod(self.pod_number(entry))
+            }
+        };
+        Write::Address(address, Some(identity))
+    }
+
+    /// The number of a pod entry.
+    fn pod_number(&mut self, entry: PodEntry) -> u32 {
+        if let Some(number) = self.pod_numbers.get(&entry) {
+            return *number;
+        }
+        let number = match self.seeds.pods.get(&entry) {
+            Some(number) => *number,
+            None => {
+                self.next_pod += 1;
+                self.next_pod - 1
+            }
+        };
+        self.is_full |= number >= MAX_PODS;
+        self.pod_numbers.insert(entry, number);
+        self.write_prepared(Write::Pod(number, entry));
+        number
+    }
+
+    /// Adds a write that no packet meets yet.
+    pub(crate) fn write_prepared(&mut self, write: Write) {
+        if self.tables.apply(&write) {
+            self.prepare.push(write);
+        }
+    }
+
+    /// Installs the current tables in new maps, without numbers that nothing uses any more.
+    fn replace(&mut self, program: &Program, epoch: u32) -> MapPlan {
+        let config = Config { epoch, ..self.tables.config };
+        let since = Seeds { since: self.since(), ..Seeds::default() };
+        let mut fresh = EbpfPlanner::with(config, since);
+        fresh.change(program, &Delta::from(program));
+        fresh.seeds = Seeds::default();
+        fresh.is_filled = true;
+        let size = u32::try_from(fresh.tables.size()).unwrap_or(u32::MAX / 8);
+        fresh.capacity = (4 * size).next_power_of_two().max(MIN_CAPACITY);
+        *self = fresh;
+        MapPlan { steps: vec![MapStep::Replace(Box::new(self.tables.clone()), self.capacity)] }
+    }
+
+    /// The epoch since which each address belongs to its pod.
+    fn since(&self) -> BTreeMap<IpAddr, u32> {
+        let pods = self.addresses.iter();
+        pods.filter_map(|(at, one)| Some((*at, one.pod.as_ref()?.since))).collect()
+    }
+
+    fn is_over_capacity(&self) -> bool {
+        self.is_full || self.tables.size() > self.capacity as usize
+    }
+}
+
+impl Planner for EbpfPlanner {
+    type Installed = Installed;
+    type Plan = MapPlan;
+
+    fn has_rules(installed: &Installed) -> bool {
+        installed.tables.is_some()
+    }
+
+    fn plan(&mut self, program: &Program, delta: &Delta) -> MapPlan {
+        if !self.is_filled {
+            return self.replace(program, self.tables.config.epoch.wrapping_add(1));
+        }
+        let plan = self.change(program, delta);
+        if self.is_over_capacity() {
+            return self.replace(program, self.tables.config.epoch.wrapping_add(1));
+        }
+        plan
+    }
+
+    fn replan(&mut self, program: &Program, installed: &Installed) -> MapPlan {
+        let config = self.tables.config;
+        let Some(tables) = &installed.tables else {
+            *self = EbpfPlanner::with(config, Seeds::default());
+            return self.replace(program, config.epoch.wrapping_add(1));
+        };
+        let same_settings =
+            Config { epoch: config.epoch, has_isolated: config.has_isolated, ..tables.config }
+                == config;
+        let config = Config { epoch: tables.config.epoch, ..config };
+        let mut adopting = EbpfPlanner::with(config, Seeds::from_tables(tables));
+        adopting.change(program, &Delta::from(program));
+        adopting.capacity = installed.capacity;
+        if same_settings && installed.is_intact && adopting.is_in(tables) {
+            adopting.tables = tables.clone();
+            adopting.is_filled = true;
+            *self = adopting;
+            return MapPlan::default();
+        }
+        *self = adopting;
+        self.replace(program, config.epoch.wrapping_add(1))
+    }
+}

@@ -1,0 +1,37 @@
+//! The maps and programs as text.
+
+use std::fmt;
+
+use weir_datapath::{Mode, Planner};
+use weir_model::{Delta, IpFamily, Program};
+
+use crate::{EbpfPlanner, Tables, program};
+
+/// The content of the maps for a program, and the instructions that look it up.
+#[derive(Clone, Debug)]
+pub struct Rendered(Tables);
+
+/// The maps of an agent that starts with a program, and the programs for a kernel with conntrack.
+pub fn render(program: &Program) -> Rendered {
+    let mut planner = EbpfPlanner::new(Mode::Enforce, [0; 16]);
+    planner.plan(program, &Delta::from(program));
+    Rendered(planner.tables().clone())
+}
+
+impl fmt::Display for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for write in self.0.writes() {
+            writeln!(f, "{write}")?;
+        }
+        for family in IpFamily::BOTH {
+            writeln!(f, "\nprogram for {family}:")?;
+            let program = program::program(family, program::Features { conntrack: true });
+            let mut slot = 0;
+            for instruction in program {
+                writeln!(f, "{slot:5}: {instruction}")?;
+                slot += instruction.slots();
+            }
+        }
+        Ok(())
+    }
+}

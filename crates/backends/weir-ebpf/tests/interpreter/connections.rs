@@ -1,0 +1,273 @@
+//! Connections: their replies, errors about them, and what changes do to them.
+
+use std::net::IpAddr;
+
+use weir_datapath::Planner;
+use weir_ebpf::program::HookPoint;
+use weir_model::{Delta, Flow, Protocol, Verdict};
+use weir_trials::cluster::{PODS, address, flow, policy};
+
+use crate::{
+    machine::{Maps, Packet},
+    packets::{ACK, SYN, ip, opening, packet, reply, segment, transport},
+    planner, programs, rules, run,
+};
+
+use HookPoint::{Forward, Input, Output};
+use Verdict::{Allow, Deny};
+
+/// A second in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// `web` may connect to nothing but `db`, and `db` accepts `web` only. Nothing may connect to `web`.
+const WEB_TO_DB: [(&str, &str); 2] = [
+    (
+        "web",
+        "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
+         egress: [{to: [{podSelector: {matchLabels: {app: db}}}]}]",
+    ),
+    (
+        "db",
+        "podSelector: {matchLabels: {app: db}},
+         ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]",
+    ),
+];
+
+fn text(policies: &[(&str, &str)]) -> String {
+    let policies: Vec<String> = policies.iter().map(|(name, spec)| policy(name, spec)).collect();
+    format!("{PODS}policies:\n{}", policies.concat())
+}
+
+/// A node with rules, which packets pass one after the other.
+struct Node {
+    planner: weir_ebpf::EbpfPlanner,
+    maps: Maps,
+    time: u64,
+}
+
+impl Node {
+    fn new(policies: &[(&str, &str)]) -> Node {
+        let program = rules(&text(policies));
+        let mut planner = planner();
+        planner.plan(&program, &Delta::from(&program));
+        let maps = Maps::from_tables(planner.tables());
+        Node { planner, maps, time: 1000 * SECOND }
+    }
+
+    fn meets(&mut self, packet: &Packet) -> Verdict {
+        run(&programs(), &mut self.maps, packet, self.time)
+    }
+
+    fn change(&mut self, policies: &[(&str, &str)]) {
+        let program = rules(&text(policies));
+        let plan = self.planner.plan(&program, &Delta::from(&program));
+        for step in plan.steps {
+            if let weir_ebpf::MapStep::Write(write) = step {
+                self.maps.write(&write);
+            }
+        }
+    }
+}
+
+const WEB: [&str; 2] = ["10.0.0.2", "fd00::2"];
+const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
+const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
+const NODE: [&str; 2] = ["192.168.0.1", "fd01::1"];
+
+#[test]
+fn replies_pass_only_on_a_known_connection() {
+    for at in [0, 1] {
+        for protocol in Protocol::ALL {
+            let to_db = flow(WEB[at], DB[at], protocol, 80);
+            let mut node = Node::new(&WEB_TO_DB);
+            if protocol != Protocol::Tcp {
+                assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Deny, "too early");
+            }
+            assert_eq!(node.meets(&reply(&to_db, 40_000, SYN, Forward)), Deny);
+            assert_eq!(node.meets(&opening(&to_db, Forward)), Allow);
+            assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Allow);
+            assert_eq!(
+                node.meets(&reply(&to_db, 40_000, SYN, Forward)),
+                if protocol == Protocol::Tcp { Deny } else { Allow }
+            );
+            assert_eq!(node.meets(&reply(&to_db, 40_001, SYN, Forward)), Deny, "another port");
+            node.time += 100_000 * SECOND;
+            if protocol != Protocol::Tcp {
+                assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Deny, "forgotten");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_connection_from_the_middle_passes_if_an_end_may_begin_it() {
+    let mut node = Node::new(&WEB_TO_DB);
+    let to_db = flow(WEB[0], DB[0], Protocol::Tcp, 80);
+    assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Allow);
+    let to_api = flow(WEB[0], API[0], Protocol::Tcp, 80);
+    for flags in [SYN, ACK] {
+        assert_eq!(node.meets(&reply(&to_api, 40_000, flags, Forward)), Deny);
+        assert_eq!(node.meets(&segment(&to_api, 40_000, flags, Forward)), Deny);
+    }
+}
+
+/// A connection that becomes forbidden ends in the next epoch, in both directions, although the
+/// server may connect to the client. It goes on if it is allowed again.
+#[test]
+fn a_new_epoch_ends_forbidden_connections() {
+    for (at, protocol) in [(0, Protocol::Tcp), (1, Protocol::Udp)] {
+        let mut node = Node::new(&[]);
+        let to_db = flow(WEB[at], DB[at], protocol, 80);
+        let beside = flow(API[at], DB[at], protocol, 80);
+        assert_eq!(node.meets(&opening(&to_db, Forward)), Allow);
+        assert_eq!(node.meets(&opening(&beside, Forward)), Allow);
+        let only_api = [(
+            "db",
+            "podSelector: {matchLabels: {app: db}},
+             ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",
+        )];
+        node.change(&only_api);
+        assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Allow, "before the cut");
+        let epoch = node.planner.tables().config.epoch + 1;
+        let config = weir_ebpf::layout::Config { epoch, ..node.planner.tables().config };
+        node.maps.write(&weir_ebpf::Write::Config(config));
+        for _ in 0..2 {
+            assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Deny);
+            assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Deny);
+            assert_eq!(node.meets(&segment(&beside, 40_000, ACK, Forward)), Allow);
+            assert_eq!(node.meets(&reply(&beside, 40_000, ACK, Forward)), Allow);
+        }
+        let open = Node::new(&[]);
+        let flows = node.maps;
+        node = open;
+        node.maps.take_flows(&flows);
+        assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Allow, "allowed again");
+        assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Allow);
+    }
+}
+
+#[test]
+fn errors_pass_only_about_known_connections() {
+    for at in [0, 1] {
+        let mut node = Node::new(&WEB_TO_DB);
+        let to_db = flow(WEB[at], DB[at], Protocol::Udp, 80);
+        let unreachable = |from: IpAddr, flow: &Flow| {
+            let inner = transport(flow.protocol, 40_000, flow.port, 0);
+            let inner = ip(flow.from, flow.to, flow.protocol.number(), &inner);
+            let (kind, protocol) = if at == 0 { (3, 1) } else { (1, 58) };
+            let message = [vec![kind, 3, 0, 0, 0, 0, 0, 0], inner].concat();
+            packet(from, flow.from, protocol, &message, Forward)
+        };
+        let router = address(["192.0.2.1", "2001:db8::1"][at]);
+        assert_eq!(node.meets(&unreachable(router, &to_db)), Deny, "not known yet");
+        assert_eq!(node.meets(&opening(&to_db, Forward)), Allow);
+        assert_eq!(node.meets(&unreachable(router, &to_db)), Allow);
+        assert_eq!(node.meets(&unreachable(address(DB[at]), &to_db)), Allow);
+        let other = flow(WEB[at], API[at], Protocol::Udp, 80);
+        assert_eq!(node.meets(&unreachable(router, &other)), Deny);
+    }
+}
+
+#[test]
+fn a_node_reaches_its_pods_and_policies_apply_to_their_egress() {
+    for at in [0, 1] {
+        let mut node = Node::new(&WEB_TO_DB);
+        let to_web = flow(NODE[at], WEB[at], Protocol::Tcp, 80);
+        let to_node = flow(WEB[at], NODE[at], Protocol::Tcp, 80);
+        assert_eq!(node.meets(&opening(&to_node, Input)), Deny);
+        assert_eq!(node.meets(&opening(&to_web, Output)), Allow);
+        assert_eq!(node.meets(&reply(&to_web, 40_000, ACK, Input)), Allow);
+    }
+}
+
+/// Only a translated connection of a pod to itself is exempt from NetworkPolicies.
+#[test]
+fn a_pod_reaches_itself_only_through_a_service() {
+    for at in [0, 1] {
+        let to_web = flow(WEB[at], WEB[at], Protocol::Tcp, 80);
+        for (status, expected) in [(None, Deny), (Some(0), Deny), (Some(1 << 5), Allow)] {
+            let packet = Packet { status, ..opening(&to_web, Forward) };
+            assert_eq!(Node::new(&WEB_TO_DB).meets(&packet), expected);
+        }
+    }
+}
+
+#[test]
+fn fragments_and_truncated_packets_are_dropped() {
+    let mut node = Node::new(&[]);
+    let to_db = flow(WEB[0], DB[0], Protocol::Udp, 80);
+    let mut fragment = opening(&to_db, Forward);
+    fragment.bytes[6] = 0x20;
+    assert_eq!(node.meets(&fragment), Deny);
+    for length in 0..27 {
+        let mut short = opening(&to_db, Forward);
+        short.bytes.truncate(length);
+        if length > 0 {
+            assert_eq!(node.meets(&short), Deny, "{length}");
+        }
+    }
+}
+
+/// Extension headers are skipped; too many of them are dropped.
+#[test]
+fn extension_headers_hide_no_port() {
+    let to_db = flow(WEB[1], DB[1], Protocol::Udp, 80);
+    let only_81 = [(
+        "db",
+        "podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{protocol: UDP, port: 81}]}]",
+    )];
+    for (port, expected) in [(80, Deny), (81, Allow)] {
+        for headers in 0..=9 {
+            let payload = transport(Protocol::Udp, 40_000, port, 0);
+            let mut bytes = payload;
+            let mut next = 17;
+            for _ in 0..headers {
+                bytes = [vec![next, 0, 0, 0, 0, 0, 0, 0], bytes].concat();
+                next = 60;
+            }
+            let packet = packet(to_db.from, to_db.to, next, &bytes, Forward);
+            let expected = if headers > 8 { Deny } else { expected };
+            assert_eq!(Node::new(&only_81).meets(&packet), expected, "{headers} headers");
+        }
+    }
+}
+
+/// While a pod is isolated, nothing reaches groups except for packets that the link needs.
+#[test]
+fn isolated_pods_hear_no_group() {
+    let groups = [["224.0.0.251", "255.255.255.255"], ["ff02::fb", "ff05::1"]];
+    for (at, groups) in groups.into_iter().enumerate() {
+        for group in groups {
+            let to_group = flow(API[at], group, Protocol::Udp, 5353);
+            assert_eq!(Node::new(&[]).meets(&opening(&to_group, Forward)), Allow, "{group}");
+            assert_eq!(Node::new(&WEB_TO_DB).meets(&opening(&to_group, Forward)), Deny, "{group}");
+            let (client, server) = [(68, 67), (546, 547)][at];
+            let dhcp = segment(&Flow { port: server, ..to_group }, client, 0, Forward);
+            assert_eq!(Node::new(&WEB_TO_DB).meets(&dhcp), Allow, "{group}");
+        }
+    }
+    let report =
+        packet(address(API[1]), address("ff02::16"), 58, &[143, 0, 0, 0, 0, 0, 0, 0], Forward);
+    assert_eq!(Node::new(&WEB_TO_DB).meets(&report), Allow, "MLD");
+}
+
+/// A connection that another datapath terminated does not turn around.
+#[test]
+fn an_inherited_connection_stays_cut() {
+    let only_api = [(
+        "db",
+        "podSelector: {matchLabels: {app: db}},
+         ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",
+    )];
+    for (at, port) in [(0, 80), (1, 50_000)] {
+        for (from, expected) in [(WEB, Deny), (API, Allow)] {
+            let to_db = flow(from[at], DB[at], Protocol::Tcp, port);
+            let mut node = Node::new(&only_api);
+            let (client, server) = ((to_db.from, 40_000), (to_db.to, port));
+            let (key, value) = weir_ebpf::layout::flow_element(client, server, 6, 0, u64::MAX >> 1);
+            node.maps.add_flow(to_db.from.into(), key, value);
+            assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), expected);
+            assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), expected);
+        }
+    }
+}
