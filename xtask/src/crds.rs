@@ -78,6 +78,7 @@ fn download(folder: &Path) -> Result<()> {
         folder,
         |text| unstable(text, stable),
         |text| unstable_lines(text, stable),
+        None,
     )?;
     // apt lists only missing packages: with an empty status file, that is all of them.
     let nothing = folder.join("nothing-installed");

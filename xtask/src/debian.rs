@@ -34,6 +34,8 @@ impl Drop for Scratch {
 pub(crate) struct Packages<'a> {
     folder: &'a Path,
     sources: PathBuf,
+    /// The processor of the packages, if it is not this machine's.
+    architecture: Option<&'a str>,
 }
 
 impl<'a> Packages<'a> {
@@ -42,6 +44,7 @@ impl<'a> Packages<'a> {
         folder: &'a Path,
         stanzas: impl Fn(&str) -> String,
         lines: impl Fn(&str) -> String,
+        architecture: Option<&'a str>,
     ) -> Result<Self> {
         let sources = folder.join("sources");
         for path in ["sources", "lists/partial", "archives/partial"] {
@@ -64,7 +67,7 @@ impl<'a> Packages<'a> {
         if found == 0 {
             bail!("/etc/apt has no package sources; set KUBEBUILDER_ASSETS instead");
         }
-        let packages = Packages { folder, sources };
+        let packages = Packages { folder, sources, architecture };
         packages.apt(&["update"])?;
         Ok(packages)
     }
@@ -89,6 +92,11 @@ impl<'a> Packages<'a> {
         ];
         for option in &options {
             apt.args(["-o", option]);
+        }
+        if let Some(architecture) = self.architecture {
+            for name in ["APT::Architecture", "APT::Architectures"] {
+                apt.args(["-o", &format!("{name}={architecture}")]);
+            }
         }
         apt.args(["-q"]).args(arguments).current_dir(self.folder);
         apt

@@ -8,9 +8,11 @@ mod cluster;
 mod crds;
 mod debian;
 mod fuzz;
+mod image;
 mod package;
 #[cfg(test)]
 mod prose;
+mod release;
 mod shell;
 mod suite;
 mod test;
@@ -35,6 +37,8 @@ Usage: cargo xtask <task>
   test netns          Run the tests of the Linux datapaths in network namespaces.
   test cluster        Run the tests with a real API server.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.
+  test image          Build the images, and start their programs, in an emulator if necessary.
+                      Needs two optimized builds; `test` does not include it.
   test crds           Test the CustomResourceDefinitions with an API server that evaluates CEL.
                       Builds one from Debian unstable; `test` does not include it.
   fuzz [target]       Run all fuzz targets for one hour in total, or one of them: manifests, cases,
@@ -46,6 +50,10 @@ Usage: cargo xtask <task>
                       --nodes N: 2 unless given. --image FILE: import an image (repeatable).
                       --kubernetes DIR: the programs of another version. Needs root.
   cluster down        Remove that cluster.
+  image               Write the images of Linux nodes to target/images, without a container engine.
+                      --arch amd64|arm64: only for this processor.
+  release             Make the files of a release page in target/dist: programs, images, chart,
+                      bills of materials, checksums, notes. --base-url URL: also a krew manifest.
   tools               Install helm, hadolint and promtool into the cache. `test` does this too.
   help                Print this text.
 ";
@@ -74,6 +82,8 @@ fn run() -> Result<()> {
         // The dev profile: optimized code would take three times as long to build.
         ["demo"] => shell::run(shell::command("cargo", &["run", "-p", "weir", "--", "demo"])),
         ["cluster", arguments @ ..] => cluster::run(arguments),
+        ["image", arguments @ ..] => image::run(arguments),
+        ["release", arguments @ ..] => release::run(arguments),
         ["tools"] => tools::run(),
         ["package"] => package::run(),
         ["fuzz", arguments @ ..] => fuzz::run_with(arguments),

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::{cluster, crds, fuzz, shell, suite, tools, windows};
+use crate::{cluster, crds, fuzz, image, shell, suite, tools, windows};
 
 /// The time for each fuzz target. `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 15;
@@ -75,7 +75,8 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
         }
         "windows" => windows::run(|line| counts.add(line))?,
         "crds" => crds::run(|line| counts.add(line))?,
-        _ => bail!("unknown part `{part}`: use fast, netns, cluster, windows or crds"),
+        "image" => return image::test(),
+        _ => bail!("unknown part `{part}`: use fast, netns, cluster, windows, image or crds"),
     };
     counts.finish(passed)
 }
@@ -116,6 +117,7 @@ pub(crate) fn run() -> Result<()> {
     let targets = fuzz::run(None, FUZZ_SECONDS)?;
     eprintln!("{targets} fuzz targets ran for {FUZZ_SECONDS} s each and found nothing");
 
+    package_library()?;
     deny()?;
     counts.finish(passed)
 }
@@ -171,6 +173,16 @@ pub(crate) fn kernel_tools() -> Result<()> {
         shell::apt_install(package)?;
     }
     Ok(())
+}
+
+/// Packages the crates that can be published, as `cargo publish --dry-run` does, without building them
+/// once more.
+fn package_library() -> Result<()> {
+    let mut package = shell::command("cargo", &["package", "--no-verify", "--allow-dirty"]);
+    for name in ["weir-model", "weir-api", "weir-engine", "weir-lint"] {
+        package.args(["--package", name]);
+    }
+    shell::run(package)
 }
 
 /// Checks licences, bans and sources of the dependencies.

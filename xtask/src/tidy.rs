@@ -147,6 +147,32 @@ fn xtask_links_no_product_crate_and_few_others() {
     }
 }
 
+/// The library: the crates that can be published, in the order of their dependencies.
+const LIBRARY: [&str; 4] = ["weir-model", "weir-api", "weir-engine", "weir-lint"];
+
+#[test]
+fn exactly_the_library_can_be_published() {
+    let metadata = metadata();
+    let members = members(&metadata);
+    let packages = metadata["packages"].as_array().expect("there are packages").iter();
+    let ours = packages.filter(|package| package["source"].is_null());
+    // No list of registries means any registry, and an empty list means none.
+    let published: BTreeSet<&str> = ours
+        .filter(|package| package["publish"].is_null())
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    assert_eq!(published, BTreeSet::from(LIBRARY));
+    for package in LIBRARY {
+        for dependency in linked_with(&metadata, package) {
+            let is_ours = members.contains_key(&dependency);
+            assert!(
+                !is_ours || published.contains(&*dependency),
+                "{package} can be published, but {dependency} cannot"
+            );
+        }
+    }
+}
+
 #[test]
 fn every_crate_uses_the_lints_of_the_workspace() {
     for (package, folder) in members(&metadata()) {

@@ -190,7 +190,7 @@ fn generate_openapi(folder: &Path, source: &Path) -> Result<()> {
 
 /// Downloads packages and, if needed, the source.
 fn download(folder: &Path, names: &BTreeSet<&str>, needs_source: bool) -> Result<()> {
-    let packages = Packages::with_sources(folder, with_sources, with_source_lines)?;
+    let packages = Packages::with_sources(folder, with_sources, with_source_lines, None)?;
     let names: Vec<&str> = names.iter().copied().collect();
     packages.apt(&[&["download"], &names[..]].concat())?;
     if !needs_source {

@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cluster, shell};
+use crate::{cluster, image::programs, shell};
 
 /// The target triple of the build.
 pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
@@ -32,17 +32,7 @@ const WINE: &str = PACKAGES[1].1;
 /// whether all passed.
 pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
     let start = Instant::now();
-    for (package, program) in PACKAGES {
-        if !Path::new(program).exists() {
-            eprintln!(
-                "Installing {package}: the tests build the agent for Windows and run it under Wine."
-            );
-            shell::run(shell::command("apt-get", &["update"]))?;
-            let install = ["install", "-y", "--no-install-recommends", package];
-            shell::run(shell::command("apt-get", &install))
-                .with_context(|| format!("cannot install {package}; install it yourself"))?;
-        }
-    }
+    install_packages(&PACKAGES)?;
     cluster::build()?;
     let flags = library::flags()?;
     let mut build = cargo(
@@ -103,6 +93,32 @@ pub(crate) fn run(on_line: impl FnMut(&str)) -> Result<bool> {
     run_ignoring_failure(Command::new("/usr/lib/wine/wineserver64").arg("-k"), &prefix);
     eprintln!("The tests for Windows took {} s.", start.elapsed().as_secs());
     Ok(passed)
+}
+
+/// Builds `weir.exe` for a release, and returns its path.
+pub(crate) fn build_release() -> Result<PathBuf> {
+    install_packages(&PACKAGES[..1])?;
+    let mut build = programs::reproducible(&shell::root(), TARGET)?;
+    build.args(["--release", "--package", "weir"]);
+    build.env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUSTFLAGS", library::flags()?);
+    shell::run(build)?;
+    Ok(target().join(TARGET).join("release/weir.exe"))
+}
+
+/// Installs missing packages.
+fn install_packages(packages: &[(&str, &str)]) -> Result<()> {
+    for (package, program) in packages {
+        if !Path::new(program).exists() {
+            eprintln!(
+                "Installing {package}: it builds the agent for Windows, or runs it under Wine."
+            );
+            shell::run(shell::command("apt-get", &["update"]))?;
+            let install = ["install", "-y", "--no-install-recommends", package];
+            shell::run(shell::command("apt-get", &install))
+                .with_context(|| format!("cannot install {package}; install it yourself"))?;
+        }
+    }
+    Ok(())
 }
 
 fn cargo(arguments: &[&str], flags: &str) -> Command {

@@ -10,6 +10,52 @@
 //!                    └───────────────► Delta
 //! ```
 //!
+//! ```
+//! use weir_api::ManifestReader;
+//! use weir_engine::{Engine, Locality, compile, explain};
+//! use weir_model::{Change, Flow, Key, Program, Protocol, Verdict, World};
+//!
+//! let mut reader = ManifestReader::new();
+//! reader.read_file("shop.yaml".into(), br#"
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: web, namespace: shop, labels: {app: web}}
+//! status: {podIP: 10.0.0.1}
+//! ---
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: db, namespace: shop, labels: {app: db}}
+//! status: {podIP: 10.0.0.2}
+//! ---
+//! apiVersion: networking.k8s.io/v1
+//! kind: NetworkPolicy
+//! metadata: {name: db, namespace: shop}
+//! spec:
+//!   podSelector: {matchLabels: {app: db}}
+//!   ingress:
+//!   - from: [{podSelector: {matchLabels: {app: web}}}]
+//!     ports: [{port: 5432}]
+//! "#);
+//! let world: World = reader.finish().objects.into_iter().collect();
+//!
+//! // Compile everything, and evaluate a connection.
+//! let program = compile(&world, Locality::Everywhere);
+//! let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
+//! let flow = |port| Flow { from, to, protocol: Protocol::Tcp, port };
+//! assert_eq!(program.verdict(&flow(5432)), Verdict::Allow);
+//! assert_eq!(program.verdict(&flow(22)), Verdict::Deny);
+//! assert_eq!(explain(&program, &flow(22)).verdict(), Verdict::Deny);
+//!
+//! // Compile changes as they arrive: the engine returns what they change in the rules.
+//! let mut engine = Engine::new(Locality::Everywhere);
+//! let mut program = Program::default();
+//! program.apply(engine.apply(world.changes()));
+//! let policy = world.policies.keys().next().cloned().ok_or("the policy")?;
+//! program.apply(engine.apply([Change::Remove(Key::Policy(policy))]));
+//! assert_eq!(program.verdict(&flow(22)), Verdict::Allow);
+//! # Ok::<(), &str>(())
+//! ```
+//!
 //! *Invariant*: the output depends on the world, never on the sequence of changes that led to it.
 //! Indexes find what a change touches; the engine recomputes those parts and compares them.
 //!

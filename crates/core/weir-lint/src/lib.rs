@@ -4,6 +4,37 @@
 //!  World ──► Index (pods by namespace and label) ──► one check per file ──► Vec<Finding>, sorted
 //! ```
 //!
+//! ```
+//! use weir_api::ManifestReader;
+//! use weir_model::World;
+//!
+//! let mut reader = ManifestReader::new();
+//! reader.read_file("shop.yaml".into(), br#"
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: web, namespace: shop, labels: {app: web}}
+//! status: {podIP: 10.0.0.1}
+//! ---
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: db, namespace: shop, labels: {app: db}}
+//! status: {podIP: 10.0.0.2}
+//! ---
+//! apiVersion: networking.k8s.io/v1
+//! kind: NetworkPolicy
+//! metadata: {name: db, namespace: shop}
+//! spec:
+//!   podSelector: {matchLabels: {app: db}}
+//!   ingress:
+//!   - from: [{podSelector: {matchLabels: {app: wbe}}}]
+//!     ports: [{port: 5432}]
+//! "#);
+//! let world: World = reader.finish().objects.into_iter().collect();
+//! let findings = weir_lint::lint(&world);
+//! assert_eq!(findings[0].field, "spec.ingress[0].from[0].podSelector");
+//! println!("{}: {}; {}", findings[0].code, findings[0].message, findings[0].hint);
+//! ```
+//!
 //! *Invariant*: a finding is about something that a person wrote, names the line and suggests a
 //! fix. Checks that need objects which the world lacks, such as pods, are skipped. Each distinct
 //! selector is evaluated once.

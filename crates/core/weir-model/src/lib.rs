@@ -8,6 +8,21 @@
 //!  Flow: one connection to check against either; Finding: a problem in the input
 //! ```
 //!
+//! ```
+//! use weir_model::{Change, Labels, Namespace, Object, Requirement, Selector, World};
+//!
+//! let labels: Labels = [("team", "shop")].into_iter().collect();
+//! let selector: Selector = [Requirement::equals("team", "shop")].into_iter().collect();
+//! assert!(selector.matches(&labels));
+//!
+//! let mut world = World::default();
+//! let namespace = Namespace { name: "shop".into(), labels };
+//! world.apply(Change::Put(Object::Namespace(namespace.clone())));
+//! assert_eq!(world.namespaces["shop"], namespace);
+//! world.apply(Change::Remove(Object::Namespace(namespace).key()));
+//! assert_eq!(world, World::default());
+//! ```
+//!
 //! *Invariant*: the types are plain data. Values with the same meaning compare equal, and
 //! everything that can reach an output is ordered.
 

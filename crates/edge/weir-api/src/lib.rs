@@ -8,6 +8,30 @@
 //!  Policy ─► manifest ─► YAML
 //! ```
 //!
+//! ```
+//! use weir_api::ManifestReader;
+//! use weir_model::World;
+//!
+//! let mut reader = ManifestReader::new();
+//! reader.read_file("policy.yaml".into(), br#"
+//! apiVersion: networking.k8s.io/v1
+//! kind: NetworkPolicy
+//! metadata: {name: db, namespace: shop}
+//! spec:
+//!   podSelector: {}
+//!   ingress:
+//!   - ports: [{port: 70000}]
+//! "#);
+//! let manifests = reader.finish();
+//! let finding = &manifests.findings[0];
+//! assert_eq!(finding.field, "spec.ingress[0].ports[0].port");
+//! assert_eq!(finding.location.as_ref().map(|location| location.line), Some(8));
+//!
+//! // The policy is in the world nevertheless: it isolates its pods and allows nothing.
+//! let world: World = manifests.objects.into_iter().collect();
+//! assert_eq!(world.policies.len(), 1);
+//! ```
+//!
 //! *Invariants*
 //!
 //! * No input causes a panic or unbounded memory use. An error in the input is a finding with a

@@ -29,7 +29,7 @@ mod relay;
 mod testbed;
 
 pub use error::TestbedError;
-pub use image::{Image, libraries_of};
+pub use image::{Architecture, Image, libraries_of, sha256, write_layout};
 pub use node::TestNode;
 pub use programs::{CNI_PLUGINS, CONTROL_PROGRAMS, NODE_PROGRAMS, NodePrograms};
 pub use relay::relay;

@@ -1,0 +1,248 @@
+//! `cargo xtask image`: writes the images of Linux nodes without a container engine.
+//!
+//! ```text
+//!  static programs ─┐
+//!  certificates ────┼─► Image ─► OCI layout (all processors), docker archive (each)
+//!  bill of materials┘     └─ with Debian's iptables: the variant `-iptables`
+//! ```
+//!
+//! *Invariant*: an image depends on the commit alone. Times, users and paths of this machine do not
+//! reach it, and all packages are pinned.
+
+pub(crate) mod iptables;
+pub(crate) mod programs;
+pub(crate) mod sbom;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use programs::{PROGRAMS, TOOLCHAINS, Toolchain};
+use weir_testbed::{Image, write_layout};
+
+use crate::shell::{self, root};
+
+/// The repository of the image, as in the chart's default values.
+const REPOSITORY: &str = "localhost/weir";
+
+/// A kind of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    /// Agent with nftables, CNI plugin and controllers.
+    Plain,
+    /// Agent with iptables, which starts the iptables programs.
+    Iptables,
+}
+
+impl Variant {
+    fn suffix(self) -> &'static str {
+        match self {
+            Variant::Plain => "",
+            Variant::Iptables => "-iptables",
+        }
+    }
+
+    /// The largest archive. On arm64, Debian aligns each of the hundred extensions of iptables to 64 KiB.
+    fn max_bytes(self) -> u64 {
+        match self {
+            Variant::Plain => 35_000_000,
+            Variant::Iptables => 40_000_000,
+        }
+    }
+
+    /// The name of the image without its repository.
+    fn tag(self) -> String {
+        format!("{}{}", env!("CARGO_PKG_VERSION"), self.suffix())
+    }
+}
+
+/// Writes the images of the processors that the arguments select.
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    let toolchains: Vec<&Toolchain> = match arguments {
+        [] => TOOLCHAINS.iter().collect(),
+        ["--arch", name] => {
+            let found = TOOLCHAINS.iter().find(|one| one.architecture.as_str() == *name);
+            vec![found.with_context(|| format!("{name} is not amd64 or arm64"))?]
+        }
+        _ => bail!("unknown arguments; use --arch amd64 or --arch arm64"),
+    };
+    let folder = programs::target_folder(&root()).join("images");
+    write_all(&toolchains, &folder).map(|_| ())
+}
+
+/// Builds the programs and writes all images into a folder. Returns the roots of the iptables packages.
+pub(crate) fn write_all(toolchains: &[&Toolchain], folder: &Path) -> Result<Vec<PathBuf>> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut roots = Vec::new();
+    let mut images: [Vec<Image>; 2] = Default::default();
+    for toolchain in toolchains {
+        toolchain.ensure()?;
+        let programs = toolchain.build(&root(), &PROGRAMS)?;
+        start(toolchain, &programs.join("weir"))?;
+        let packages = iptables::unpack(toolchain.architecture)?;
+        for (list, variant) in images.iter_mut().zip([Variant::Plain, Variant::Iptables]) {
+            let image = compose(variant, toolchain, &programs, &packages, folder)?;
+            let tag = variant.tag();
+            let archive = folder.join(format!("weir-{tag}-{}.tar", image.architecture.as_str()));
+            image.write(&archive)?;
+            let size = fs::metadata(&archive)?.len();
+            eprintln!("{}: {:.1} MB", archive.display(), size as f64 / 1e6);
+            let max = variant.max_bytes();
+            if size > max {
+                bail!("{} is larger than {} MB", archive.display(), max / 1_000_000);
+            }
+            list.push(image);
+        }
+        roots.push(packages);
+    }
+    for (images, variant) in images.iter().zip([Variant::Plain, Variant::Iptables]) {
+        let layout = folder.join(format!("weir-{}.oci", variant.tag()));
+        let digest = write_layout(images, &layout)?;
+        eprintln!("{}: {digest}", layout.display());
+        fs::write(layout.with_extension("oci.digest"), format!("{digest}\n"))?;
+    }
+    Ok(roots)
+}
+
+/// The contents of an image. Writes its generated files into a folder.
+fn compose(
+    variant: Variant,
+    toolchain: &Toolchain,
+    programs: &Path,
+    packages: &Path,
+    folder: &Path,
+) -> Result<Image> {
+    let architecture = toolchain.architecture;
+    let name = format!("weir-{}-{}", variant.tag(), architecture.as_str());
+    let certificates = folder.join("ca-certificates.crt");
+    iptables::write_certificates(packages, &certificates)?;
+    let (mut files, mut links, mut debian) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    debian.push((&iptables::CERTIFICATES, "all"));
+    if variant == Variant::Iptables {
+        (files, links) = iptables::contents(packages)?;
+        debian.extend(iptables::IPTABLES.iter().map(|one| (one, architecture.as_str())));
+    }
+    let bill = folder.join(format!("{name}.cdx.json"));
+    sbom::write(&sbom::generate(toolchain.target, &PROGRAMS, &debian)?, &bill)?;
+    for program in PROGRAMS {
+        files.insert(format!("/usr/local/bin/{program}"), programs.join(program));
+    }
+    // For a broker whose kubeconfig names no certificate authority.
+    files.insert("/etc/ssl/certs/ca-certificates.crt".into(), certificates);
+    files.insert("/usr/share/doc/weir/sbom.cdx.json".into(), bill);
+    files.insert("/usr/share/doc/weir/LICENSE".into(), root().join("LICENSE"));
+    Ok(Image {
+        name: format!("{REPOSITORY}:{}", variant.tag()),
+        architecture,
+        files,
+        links,
+        entrypoint: vec!["/usr/local/bin/weir".into()],
+        // Kubernetes adds capabilities to root only: the chart runs agents as root with one or two of
+        // them. Controllers need none, and the programs of iptables are of no use to another user.
+        user: if variant == Variant::Plain { "65532:65532" } else { "0" }.into(),
+        labels: labels()?,
+    })
+}
+
+/// The standard labels.
+fn labels() -> Result<BTreeMap<String, String>> {
+    let commit = shell::command("git", &["rev-parse", "HEAD"]).output();
+    let commit = commit.ok().filter(|output| output.status.success());
+    let commit = match (std::env::var("WEIR_COMMIT"), commit) {
+        (Ok(commit), _) => commit,
+        (Err(_), Some(output)) => String::from_utf8(output.stdout)?.trim().to_owned(),
+        (Err(_), None) => "unknown".into(),
+    };
+    let labels = [
+        ("title", "weir"),
+        ("description", "Enforces Kubernetes network policy on every node"),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("licenses", "Apache-2.0"),
+        ("revision", &commit),
+    ];
+    let key = |name: &str| format!("org.opencontainers.image.{name}");
+    Ok(labels.map(|(name, value)| (key(name), value.to_owned())).into())
+}
+
+/// Starts a program once, in an emulator if necessary.
+fn start(toolchain: &Toolchain, program: &Path) -> Result<()> {
+    let output = text(toolchain.command(program).args(["version", "-o", "json"]))?;
+    let version: serde_json::Value = serde_json::from_str(&output)?;
+    if version["build"]["target"] != toolchain.target {
+        bail!("{} is not a program for {}: {output}", program.display(), toolchain.target);
+    }
+    Ok(())
+}
+
+fn text(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// `cargo xtask test image`: builds all images and checks their contents.
+pub(crate) fn test() -> Result<()> {
+    let folder = programs::target_folder(&root()).join("images");
+    let toolchains: Vec<&Toolchain> = TOOLCHAINS.iter().collect();
+    let roots = write_all(&toolchains, &folder)?;
+    let digest = |variant: Variant| {
+        fs::read_to_string(folder.join(format!("weir-{}.oci.digest", variant.tag())))
+    };
+    let before = [digest(Variant::Plain)?, digest(Variant::Iptables)?];
+    for (toolchain, packages) in TOOLCHAINS.iter().zip(&roots) {
+        let start = |program: &Path| toolchain.command(program);
+        let mut command = iptables::version_command(start, packages, toolchain.architecture);
+        let version = text(&mut command)?;
+        if !version.contains("(legacy)") {
+            bail!("iptables prints an unexpected version: {version}");
+        }
+    }
+    same_in_another_folder()?;
+    write_all(&toolchains, &folder)?;
+    if before != [digest(Variant::Plain)?, digest(Variant::Iptables)?] {
+        bail!("a second run wrote other images");
+    }
+    eprintln!("The images are complete, start on both processors and are reproducible.");
+    Ok(())
+}
+
+/// Builds the small program weir-cni from a clone in another folder, and compares the bytes.
+fn same_in_another_folder() -> Result<()> {
+    let [native, ..] = &TOOLCHAINS;
+    let here = native.build(&root(), &["weir-cni"])?.join("weir-cni");
+    let clone = programs::target_folder(&root()).join("elsewhere");
+    _ = fs::remove_dir_all(&clone);
+    let mut git = shell::command("git", &["clone", "--quiet", "--local", "."]);
+    git.arg(&clone);
+    shell::run(git)?;
+    let there = native.build(&clone, &["weir-cni"])?.join("weir-cni");
+    let same = fs::read(here)? == fs::read(there)?;
+    fs::remove_dir_all(&clone)?;
+    if !same {
+        bail!("weir-cni has other bytes if it is built in another folder");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_uses_these_names() {
+        let values = fs::read_to_string(root().join("charts/weir/values.yaml")).unwrap();
+        assert!(values.contains(&format!("repository: {REPOSITORY}\n")));
+        assert!(values.contains("the suffix -iptables is added"));
+        assert_eq!(Variant::Iptables.tag(), concat!(env!("CARGO_PKG_VERSION"), "-iptables"));
+    }
+}
