@@ -5,10 +5,22 @@ use std::path::Path;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    agent::AgentCommand, completions::CompletionsCommand, controller::ControllerCommand,
-    crds::CrdsCommand, demo::DemoCommand, diff::DiffCommand, drops::DropsCommand,
-    explain::ExplainCommand, lint::LintCommand, man::ManCommand, matrix::MatrixCommand,
-    render::RenderCommand, status::StatusCommand, test::TestCommand, version::VersionCommand,
+    agent::AgentCommand,
+    completions::CompletionsCommand,
+    controller::ControllerCommand,
+    crds::CrdsCommand,
+    demo::DemoCommand,
+    diff::DiffCommand,
+    drops::DropsCommand,
+    explain::ExplainCommand,
+    install::{InstallCommand, UninstallCommand, UpgradeCommand},
+    lint::LintCommand,
+    man::ManCommand,
+    matrix::MatrixCommand,
+    render::RenderCommand,
+    status::StatusCommand,
+    test::TestCommand,
+    version::VersionCommand,
 };
 
 /// Test, explain, draw, compare and enforce Kubernetes network policies
@@ -34,6 +46,9 @@ pub(crate) enum Command {
     Render(RenderCommand),
     Agent(AgentCommand),
     Controller(Box<ControllerCommand>),
+    Install(InstallCommand),
+    Upgrade(UpgradeCommand),
+    Uninstall(UninstallCommand),
     Drops(DropsCommand),
     Status(StatusCommand),
     Demo(DemoCommand),
@@ -48,14 +63,19 @@ impl Cli {
     /// `kubectl weir`.
     pub(crate) fn as_called() -> Self {
         let mut command = Cli::command();
-        let called = std::env::args_os().next().unwrap_or_default();
-        let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
-        if name == "kubectl-weir" || name == "kubectl_weir" {
+        if is_plugin() {
             command = as_plugin(command).bin_name("kubectl weir").display_name("kubectl weir");
         }
         let matches = command.get_matches();
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
+}
+
+/// Whether this process runs as a plugin of kubectl.
+pub(crate) fn is_plugin() -> bool {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
+    name == "kubectl-weir" || name == "kubectl_weir"
 }
 
 /// Rewrites the examples to start with `kubectl weir`.

@@ -145,6 +145,12 @@ pub(crate) struct PolicyDiff {
 }
 
 impl PolicyDiff {
+    /// A change of policies alone.
+    pub(crate) fn from_changes(changes: Vec<ConnectionChange>) -> Self {
+        let (added, removed) = (PodsOfOneSide::default(), PodsOfOneSide::default());
+        PolicyDiff { changes, added, removed, findings: Vec::new() }
+    }
+
     /// Whether no connection is opened or closed.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.added.is_closed() && self.removed.is_closed()

@@ -24,6 +24,7 @@ mod explain;
 mod failure;
 mod flow_end;
 mod git;
+mod install;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
 mod kustomize;
@@ -90,6 +91,9 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Render(render) => render.run(out),
         Command::Agent(agent) => agent.run(),
         Command::Controller(controller) => controller.run(),
+        Command::Install(install) => install.run(out),
+        Command::Upgrade(upgrade) => upgrade.run(out),
+        Command::Uninstall(uninstall) => uninstall.run(out),
         Command::Drops(drops) => drops.run(out),
         Command::Status(status) => status.run(out),
         Command::Demo(demo) => demo.run(out),

@@ -69,6 +69,8 @@ struct StatusBody {
     ready: bool,
     /// Why the agent is not ready.
     reasons: Vec<String>,
+    /// The number of reported drops since the agent started. In audit mode nothing was dropped.
+    drops: u64,
     #[serde(flatten)]
     status: AgentStatus,
 }
@@ -80,6 +82,7 @@ async fn status(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
         schema_version: "weir.dev/status/v1",
         ready: reasons.is_empty(),
         reasons,
+        drops: report.drops.last(),
         status,
     })
 }

@@ -5,6 +5,7 @@
 //!                       │                                └─► ObjectEvent<T> ─► Store<T>    controllers
 //!                       ├─► pages of lists ─► ManifestReader ─► Manifests                  read_cluster
 //!                       ├─► one pod                                                        PodClient
+//!                       ├─► single objects, programs in pods                               AdminClient
 //!                       └─◄ Events, counted and limited                                    Recorder
 //! ```
 //!
@@ -28,9 +29,12 @@
 //! * [`read_cluster`]: `list` on the kinds of `ClusterWatch`. Nodes are needed only if a policy selects
 //!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
+//! * [`AdminClient`]: the rights of the user who installs weir.
+//!
 //! The agent uses the first three, and nothing else.
 
 mod access;
+mod admin;
 mod batch;
 mod client;
 mod error;
@@ -48,6 +52,7 @@ mod watch;
 mod wire;
 
 pub use access::Access;
+pub use admin::{AdminClient, PodCommand};
 pub use client::ApiClient;
 pub use error::ApiError;
 pub use follow::{ObjectEvent, OnMissing, RetryPolicy, WatchSpec, follow};

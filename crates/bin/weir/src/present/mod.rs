@@ -92,6 +92,7 @@ pub(crate) enum Schema {
     RenderHcn,
     RenderLive,
     RenderOpflex,
+    StatusNodes,
     Test,
     Version,
 }
@@ -112,6 +113,7 @@ impl Schema {
             Schema::RenderHcn => "weir.dev/render-hcn/v1",
             Schema::RenderLive => "weir.dev/render-live/v1",
             Schema::RenderOpflex => "weir.dev/render-opflex/v1",
+            Schema::StatusNodes => "weir.dev/status-nodes/v1",
             Schema::Test => "weir.dev/test/v1",
             Schema::Version => "weir.dev/version/v1",
         }

@@ -22,6 +22,11 @@ impl Cell {
         Cell { text: Plain(text).to_string(), style }
     }
 
+    /// The text, without control characters.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     fn width(&self) -> usize {
         self.text.chars().count()
     }

@@ -16,6 +16,7 @@ mod diff;
 mod explain;
 mod git;
 mod inputs;
+mod install;
 mod lint;
 mod live;
 mod matrix;

@@ -55,8 +55,9 @@ fn every_schema_is_used_and_documented() {
         .map(|command| output_of(command)["schemaVersion"].as_str().unwrap().to_owned())
         .map(|version| version.split('/').nth(1).unwrap().to_owned())
         .collect();
-    // Other tests validate the output of commands that need an agent.
-    let others = ["drop", "drops", "finding", "render-live", "status", "status-opflex"];
+    // Other tests validate the output of commands that need an agent or a cluster.
+    let others =
+        ["drop", "drops", "finding", "render-live", "status", "status-nodes", "status-opflex"];
     used.extend(others.map(ToOwned::to_owned));
     let page = fs::read_to_string(root().join("docs/reference/json.md")).unwrap();
     let mut files = BTreeSet::new();

@@ -53,6 +53,11 @@ impl Ring {
         Ring { kept: Mutex::default(), last: watch::Sender::new(0) }
     }
 
+    /// The number of the last drop, which counts all of them.
+    pub(crate) fn last(&self) -> u64 {
+        *self.last.borrow()
+    }
+
     /// Adds drops and numbers them.
     pub(crate) fn extend(&self, drops: impl IntoIterator<Item = Drop>) {
         let mut kept = self.kept();
