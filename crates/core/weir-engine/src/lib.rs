@@ -44,7 +44,7 @@
 //! let flow = |port| Flow { from, to, protocol: Protocol::Tcp, port };
 //! assert_eq!(program.verdict(&flow(5432)), Verdict::Allow);
 //! assert_eq!(program.verdict(&flow(22)), Verdict::Deny);
-//! assert_eq!(explain(&program, &flow(22)).verdict(), Verdict::Deny);
+//! assert_eq!(explain(&program, &flow(22)).verdict, Verdict::Deny);
 //!
 //! // Compile changes as they arrive: the engine returns what they change in the rules.
 //! let mut engine = Engine::new(Locality::Everywhere);

@@ -31,7 +31,7 @@
 //! "#);
 //! let world: World = reader.finish().objects.into_iter().collect();
 //! let findings = weir_lint::lint(&world);
-//! assert_eq!(findings[0].field, "spec.ingress[0].from[0].podSelector");
+//! assert_eq!(findings[0].field, "spec.ingress[0].from[0]");
 //! println!("{}: {}; {}", findings[0].code, findings[0].message, findings[0].hint);
 //! ```
 //!

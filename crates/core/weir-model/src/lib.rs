@@ -16,7 +16,7 @@
 //! assert!(selector.matches(&labels));
 //!
 //! let mut world = World::default();
-//! let namespace = Namespace { name: "shop".into(), labels };
+//! let namespace = Namespace { name: "shop".into(), labels, location: None };
 //! world.apply(Change::Put(Object::Namespace(namespace.clone())));
 //! assert_eq!(world.namespaces["shop"], namespace);
 //! world.apply(Change::Remove(Object::Namespace(namespace).key()));
