@@ -16,7 +16,10 @@ use std::{
 use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode};
 use weir_engine::Budget;
 use weir_model::{Name, Verdict};
-use weir_runtime::http::{ListenError, bind};
+use weir_runtime::{
+    Signals,
+    http::{ListenError, bind},
+};
 
 use crate::{
     AgentEvent, Source, Surroundings, Sysctls,
@@ -32,6 +35,8 @@ use crate::{
 
 /// The capacity of the loop's queue.
 const QUEUE_LENGTH: usize = 4096;
+/// The time between two attempts to take the lock.
+const LOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time that `once` waits for the source.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -173,7 +178,9 @@ pub fn run<D: Datapath>(
     datapath: D,
     drops: DropReports,
 ) -> Result<(), AgentError> {
-    lock()?;
+    if await_lock()? == Waited::Stopped {
+        return Ok(());
+    }
     let addresses = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
     let addresses = addresses.into_iter().filter_map(|(address, offer)| Some((address?, offer)));
     let listeners = addresses.map(|(address, offer)| Ok((bind(address)?, offer)));
@@ -293,6 +300,38 @@ pub(crate) fn unlocked_once<D: Datapath>(
 pub fn cleanup<D: Datapath>(mut datapath: D) -> Result<(), AgentError> {
     lock()?;
     datapath.remove().map_err(AgentError::Remove)
+}
+
+/// The end of the wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    Locked,
+    Stopped,
+}
+
+/// Takes the lock. On Linux it waits until another agent has ended: the container of an agent can be
+/// replaced while its process still runs. The wait ends with a signal to stop.
+fn await_lock() -> Result<Waited, AgentError> {
+    match lock() {
+        Err(AgentError::Lock(error @ LockError::Taken)) if cfg!(target_os = "linux") => {
+            tracing::warn!("{error}; waiting for its end. {}", hints::TAKEN);
+        }
+        result => return result.map(|()| Waited::Locked),
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(AgentError::Start)?.block_on(async {
+        let mut signals = Signals::stop().map_err(AgentError::Start)?;
+        loop {
+            let wait = tokio::time::timeout(LOCK_INTERVAL, signals.next());
+            if wait.await.is_ok() {
+                return Ok(Waited::Stopped);
+            }
+            match lock() {
+                Err(AgentError::Lock(LockError::Taken)) => (),
+                result => return result.map(|()| Waited::Locked),
+            }
+        }
+    })
 }
 
 fn lock() -> Result<(), AgentError> {

@@ -166,12 +166,28 @@ pub(crate) fn cleanup() {
 
 pub(crate) fn a_second_agent() {
     let node = Node::new();
-    let _agent = node.started(&[]);
-    let second = node.weir(&as_str(&node.arguments()));
-    let output = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(2), "{output}");
-    assert!(output.contains("another weir agent"), "{output}");
+    let mut first = node.started(&[]);
+    let mut second = node.start(&[]);
+    let mut third = node.start(&[]);
+    // All agents of a node have one log.
+    node.until("both wait", || third.log().matches("another weir agent").count() == 2);
     assert!(node.get("/healthz").is_some_and(|(code, _)| code == 200));
+    // A waiting agent obeys signals.
+    third.signal(Signal::TERM);
+    assert_eq!(third.ends(), Some(0), "{}", third.log());
+    first.signal(Signal::TERM);
+    assert_eq!(first.ends(), Some(0));
+    node.until("the second agent takes over", || {
+        node.get("/readyz").is_some_and(|(code, _)| code == 200)
+    });
+    second.signal(Signal::TERM);
+    assert_eq!(second.ends(), Some(0), "{}", second.log());
+    // A command that ends by itself does not wait.
+    let _agent = node.started(&[]);
+    let once = node.weir(&as_str(&[&node.arguments()[..], &["--once".to_owned()]].concat()));
+    let output = String::from_utf8_lossy(&once.stderr);
+    assert_eq!(once.status.code(), Some(2), "{output}");
+    assert!(output.contains("another weir agent"), "{output}");
 }
 
 pub(crate) fn once_and_audit(filter: Filter) {
