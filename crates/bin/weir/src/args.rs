@@ -7,6 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::{
     agent::AgentCommand,
     completions::CompletionsCommand,
+    connect::ConnectCommand,
     controller::ControllerCommand,
     crds::CrdsCommand,
     demo::DemoCommand,
@@ -17,6 +18,7 @@ use crate::{
     lint::LintCommand,
     man::ManCommand,
     matrix::MatrixCommand,
+    pause::PauseCommand,
     render::RenderCommand,
     status::StatusCommand,
     test::TestCommand,
@@ -56,6 +58,8 @@ pub(crate) enum Command {
     Completions(CompletionsCommand),
     Man(ManCommand),
     Version(VersionCommand),
+    Connect(ConnectCommand),
+    Pause(PauseCommand),
 }
 
 impl Cli {

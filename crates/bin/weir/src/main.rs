@@ -12,6 +12,7 @@ mod budget;
 mod clusters;
 mod clusterset_args;
 mod completions;
+mod connect;
 mod controller;
 mod crds;
 mod datapath;
@@ -32,12 +33,14 @@ mod label_selector;
 mod lint;
 mod lint_config;
 mod listen;
+mod live;
 mod log;
 mod man;
 mod matrix;
 mod no_rules;
 mod opflex;
 mod panic;
+mod pause;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
 #[cfg_attr(windows, path = "platform/windows.rs")]
 #[cfg_attr(not(any(target_os = "linux", windows)), path = "platform/other.rs")]
@@ -45,6 +48,7 @@ mod platform;
 mod pod_network;
 mod present;
 mod probe;
+mod probing;
 mod render;
 mod service;
 mod source;
@@ -101,6 +105,8 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Completions(completions) => completions.run(out),
         Command::Man(man) => man.run(out),
         Command::Version(version) => version.run(out),
+        Command::Connect(connect) => connect.run(out),
+        Command::Pause(pause) => pause.run(),
     }
 }
 

@@ -17,12 +17,14 @@ use crate::{
     exit::Exit,
     failure::Failure,
     kernel,
+    live::LiveTestArgs,
     pod_network::PodNetworkArgs,
     present::{
         self, Schema, Structured,
         review::{self, RemarkFormat},
     },
     probe::Workloads,
+    probing::Prober,
     source,
     test_case::evaluate,
 };
@@ -40,9 +42,13 @@ use crate::{
 /// With `--datapath hcn`, weir also evaluates the ACLs of Windows nodes, on any machine. A probe
 /// that they cannot express fails. With `--datapath opflex`, weir also evaluates the files for
 /// opflex-agent.
+///
+/// With `--live`, weir tries the probes between the running pods of a cluster: it adds an ephemeral
+/// container to each pod that sends, and takes all other objects from the cluster. A port that nothing
+/// listens on counts as reached; a UDP server that never answers counts as denied.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml"
+    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml\n  weir test --live --probe-image REGISTRY/weir:0.1.0 examples/shop/tests.yaml"
 )]
 pub(crate) struct TestCommand {
     /// Files or folders with policy tests
@@ -51,6 +57,8 @@ pub(crate) struct TestCommand {
     /// The datapath to evaluate the probes with
     #[arg(long, value_name = "NAME", value_enum, default_value_t = DatapathKind::Sim)]
     datapath: DatapathKind,
+    #[command(flatten)]
+    live: LiveTestArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
     #[command(flatten)]
@@ -82,6 +90,11 @@ impl TestCommand {
         if let Testing::InKernel(filter) = testing {
             (filter.enter)()?;
         }
+        let live = self.live.connect()?;
+        if live.is_some() && (!self.clusters.is_empty() || self.datapath != DatapathKind::Sim) {
+            let what = "--live cannot be combined with --cluster or --datapath";
+            return Err(Failure::new(what, "the cluster has its own objects and datapath").into());
+        }
         let clusters = if self.clusters.is_empty() { None } else { Some(self.clusters.objects()?) };
         let mut all = Vec::new();
         let mut syntax_failure = None;
@@ -98,12 +111,17 @@ impl TestCommand {
                     put_into_clusters(&mut case, objects, workloads)?;
                     case.findings.extend_from_slice(findings);
                 }
+                if let Some(live) = &live {
+                    case.manifests.clear();
+                    case.replace_objects(live.objects.clone());
+                }
                 syntax_failure = syntax_failure.or_else(|| syntax_error(&case));
                 all.push(case);
             }
         }
         let mut run = Run::default();
-        for case in evaluate_all(all, testing, &self.pod_network) {
+        let prober = live.as_ref().map_or(Prober::Datapath(testing), Prober::Live);
+        for case in evaluate_all(all, prober, &self.pod_network) {
             run.add(case);
         }
         if run.cases.is_empty() {
@@ -318,11 +336,11 @@ const MAX_CONCURRENT_CASES: usize = 6;
 /// because most of the time is spent waiting for packets that were dropped.
 fn evaluate_all(
     cases: Vec<Case>,
-    testing: Testing,
+    prober: Prober<'_>,
     pod_network: &PodNetworkArgs,
 ) -> Vec<CaseResult> {
-    if let Testing::InMemory(_) = testing {
-        return cases.into_iter().map(|case| evaluate(case, testing, pod_network)).collect();
+    if !matches!(prober, Prober::Datapath(Testing::InKernel(_))) {
+        return cases.into_iter().map(|case| evaluate(case, prober, pod_network)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
@@ -331,7 +349,7 @@ fn evaluate_all(
         for _ in 0..MAX_CONCURRENT_CASES {
             scope.spawn(|| {
                 while let Some((at, case)) = next() {
-                    let result = evaluate(case, testing, pod_network);
+                    let result = evaluate(case, prober, pod_network);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });

@@ -10,12 +10,13 @@ use weir_model::{Finding, Flow, Location, Name, Protocol, Severity, Verdict, Wor
 use weir_reach::ReachState;
 
 use crate::{
-    datapath::{Probed, Testing},
+    datapath::Testing,
     failure::Failure,
     kernel,
     pod_network::PodNetworkArgs,
     present::{self, explanation_view::InputFacts},
     probe::{self, ProbeFlow, ProbeFlows},
+    probing::{Answer, Prober, answers, judge, why_live},
     source,
     test::{CaseResult, ConnectionResult, ProbeResult},
     why,
@@ -24,7 +25,7 @@ use crate::{
 /// Evaluates every probe of a case.
 pub(crate) fn evaluate(
     mut case: Case,
-    testing: Testing,
+    prober: Prober<'_>,
     pod_network: &PodNetworkArgs,
 ) -> CaseResult {
     let mut error = None;
@@ -49,12 +50,17 @@ pub(crate) fn evaluate(
         probes.iter().map(|probe| probe::flows(probe, &state.world, &workloads)).collect();
     let known: Vec<Flow> =
         flows.iter().flatten().flat_map(|probe| &probe.flows).map(|one| one.flow).collect();
-    let probed = match testing {
-        Testing::InMemory(probe) => probe(&state, &known),
-        // The pods of a broken case may not be buildable.
-        Testing::InKernel(_) if error.is_some() => Ok(Vec::new()),
-        Testing::InKernel(filter) => kernel::verdicts(&state.world, &known, filter)
-            .map(|verdicts| verdicts.into_iter().map(Probed::from).collect()),
+    // The pods of a broken case may not exist.
+    let is_tried = error.is_none();
+    let probed = match prober {
+        Prober::Datapath(Testing::InMemory(probe)) => probe(&state, &known).map(answers),
+        Prober::Datapath(Testing::InKernel(filter)) if is_tried => {
+            kernel::verdicts(&state.world, &known, filter).map(answers)
+        }
+        Prober::Live(live) if is_tried => live
+            .probe(&state.world, &known)
+            .map(|verdicts| verdicts.into_iter().map(Answer::Live).collect()),
+        _ => Ok(Vec::new()),
     };
     let (probed, failure) = match probed {
         Ok(probed) => (probed, None),
@@ -91,7 +97,7 @@ impl Evaluation<'_> {
         &self,
         probe: Probe,
         flows: Result<ProbeFlows, Failure>,
-        probed: &mut impl Iterator<Item = Probed>,
+        probed: &mut impl Iterator<Item = Answer>,
         error: &mut Option<String>,
     ) -> ProbeResult {
         let location = Location { file: self.file.clone(), line: probe.line };
@@ -132,15 +138,31 @@ impl Evaluation<'_> {
         };
         (result.port, result.protocol) = (port.first, port.protocol.to_string());
         let mut judged = Vec::with_capacity(flows.len());
+        let mut untried = None;
         for ProbeFlow { from, to, flow } in flows {
-            let (verdict, why, bug) = judge(self.state, &flow, probed.next());
-            *error = error.take().or(bug);
+            let (verdict, why) = match probed.next() {
+                Some(Answer::Live(Ok(verdict))) => (verdict, why_live(self.state, &flow, verdict)),
+                Some(Answer::Live(Err(problem))) => {
+                    untried = untried.or(Some(problem));
+                    continue;
+                }
+                other => {
+                    let probed = other.and_then(Answer::of_datapath);
+                    let (verdict, why, bug) = judge(self.state, &flow, probed);
+                    *error = error.take().or(bug);
+                    (verdict, why)
+                }
+            };
             for note in self.pod_network.notes(self.state, self.synthetic, &flow) {
                 if !result.assumptions.contains(&note) {
                     result.assumptions.push(note);
                 }
             }
             judged.push((ConnectionResult::new(&from, &to, &flow, verdict, why), flow));
+        }
+        if let Some(problem) = untried {
+            result.why = problem;
+            return result;
         }
         let is_expected = |one: &&(ConnectionResult, Flow)| one.0.decision == probe.expect;
         let failing = judged.iter().find(|one| !is_expected(one));
@@ -172,32 +194,6 @@ impl Evaluation<'_> {
         }
         result
     }
-}
-
-/// The verdict of the datapath and its reason. A third value reports a bug: the compiled rules, the
-/// oracle and the datapath disagree. Without an answer of the datapath, the compiled rules decide.
-fn judge(
-    state: &ReachState,
-    flow: &Flow,
-    probed: Option<Probed>,
-) -> (Verdict, String, Option<String>) {
-    let compiled = state.program.verdict(flow);
-    let oracle = weir_oracle::verdict(&state.world, flow);
-    let Probed { verdict: real, shortfall } = probed.unwrap_or(compiled.into());
-    let shortfall = shortfall.filter(|_| real == Verdict::Deny && compiled == Verdict::Allow);
-    let differs = compiled != oracle || (compiled != real && shortfall.is_none());
-    let bug = differs.then(|| {
-        format!(
-            "bug in weir, please report it: for {flow} the compiled rules {compiled}, the oracle {oracle}, the datapath {real}"
-        )
-    });
-    let why = match shortfall {
-        Some(shortfall) => {
-            format!("allowed by policy, but the datapath cannot express it: {shortfall}")
-        }
-        None => why::line(&weir_engine::explain(&state.program, flow)),
-    };
-    (real, why, bug)
 }
 
 /// Describes the first finding that is an error, and the number of others.

@@ -30,6 +30,7 @@
 //!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
 //! * [`AdminClient`]: the rights of the user who installs weir.
+//! * [`PodRunner`], for `weir test --live`: `get` on pods and `patch` on pods/ephemeralcontainers.
 //!
 //! The agent uses the first three, and nothing else.
 
@@ -41,6 +42,7 @@ mod error;
 mod follow;
 mod item;
 mod kind;
+mod pod_runner;
 mod pods;
 mod recorder;
 mod reference;
@@ -58,6 +60,7 @@ pub use error::ApiError;
 pub use follow::{ObjectEvent, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
 pub use kind::{ClusterKinds, NAMESPACES, PODS};
+pub use pod_runner::{PodRun, PodRunError, PodRunner};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
