@@ -34,6 +34,39 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- include "weir.image" (list . (ternary "-iptables" "" (eq .Values.agent.datapath "iptables"))) -}}
 {{- end -}}
 
+{{/* "true" if the agents run with the CNI plugin. opflex-agent applies policies itself. */}}
+{{- define "weir.cni" -}}
+{{- if and .Values.agent.cni.enabled (ne .Values.agent.datapath "opflex") }}true{{ end -}}
+{{- end -}}
+
+{{/* The enabled controllers, separated by commas. Helm reads `--set controller.enable={}` as [""]. */}}
+{{- define "weir.controllers" -}}
+{{- join "," (without .Values.controller.enable "") -}}
+{{- end -}}
+
+{{/* The container that removes weir-cni from a node. Without weir-cni it does nothing. */}}
+{{- define "weir.cni.uninstall" -}}
+- name: cni
+  image: {{ include "weir.agent.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/usr/local/bin/weir-cni]
+  args: [uninstall, --conf-dir=/host/cni/conf, --bin-dir=/host/cni/bin]
+  securityContext:
+    runAsUser: 0
+    {{- include "weir.confined" . | nindent 4 }}
+  volumeMounts:
+    - {name: cni-conf, mountPath: /host/cni/conf}
+    - {name: cni-bin, mountPath: /host/cni/bin}
+{{- end -}}
+
+{{/* The folders of the CNI configuration and of the plugins. */}}
+{{- define "weir.cni.volumes" -}}
+- name: cni-conf
+  hostPath: {path: {{ .Values.agent.cni.confDir }}, type: DirectoryOrCreate}
+- name: cni-bin
+  hostPath: {path: {{ .Values.agent.cni.binDir }}, type: DirectoryOrCreate}
+{{- end -}}
+
 {{/* The security context of a container without privileges. */}}
 {{- define "weir.confined" -}}
 allowPrivilegeEscalation: false

@@ -337,7 +337,18 @@ fn containers_have_minimal_privileges() {
 
 #[test]
 fn an_agent_without_the_cni_plugin_mounts_no_host_path() {
-    let agent = documents(&render("weir", &[]).expect("renders"));
+    let agent = documents(&render("weir", &["agent.cni.enabled=false"]).expect("renders"));
     let set = agent.iter().find(|document| kind(document) == "DaemonSet").expect("a DaemonSet");
-    assert!(set["spec"]["template"]["spec"]["volumes"].is_null());
+    let pod = &set["spec"]["template"]["spec"];
+    for container in pod["containers"].as_array().expect("containers") {
+        assert!(container["volumeMounts"].is_null(), "{container}");
+    }
+    // A plugin that was enabled before would wait for an agent without a socket.
+    assert_eq!(pod["initContainers"][0]["args"][0], "uninstall");
+}
+
+#[test]
+fn no_controllers_are_enabled_by_an_empty_list() {
+    let without = render("weir", &[]).expect("renders");
+    assert_eq!(render("weir", &["controller.enable={}"]).expect("renders"), without);
 }

@@ -74,22 +74,22 @@ const MANIFESTS: &[Manifest] = &[
     },
     Manifest {
         file: "agent.yaml",
-        from: Origin::Release("weir", &[]),
+        from: Origin::Release("weir", &["agent.cni.enabled=false"]),
         what: "the agent on every Linux node, with nftables",
     },
     Manifest {
         file: "agent-cni.yaml",
-        from: Origin::Release("weir", &["agent.cni.enabled=true"]),
+        from: Origin::Release("weir", &[]),
         what: "the agent on every Linux node, with nftables and the CNI plugin",
     },
     Manifest {
         file: "agent-iptables.yaml",
-        from: Origin::Release("weir", &["agent.datapath=iptables"]),
+        from: Origin::Release("weir", &["agent.datapath=iptables", "agent.cni.enabled=false"]),
         what: "the agent on every Linux node, with iptables and ipset",
     },
     Manifest {
         file: "agent-iptables-cni.yaml",
-        from: Origin::Release("weir", &["agent.datapath=iptables", "agent.cni.enabled=true"]),
+        from: Origin::Release("weir", &["agent.datapath=iptables"]),
         what: "the agent on every Linux node, with iptables, ipset and the CNI plugin",
     },
     Manifest {

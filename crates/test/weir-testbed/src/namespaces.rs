@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
+    os::unix::process::CommandExt,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -49,7 +50,9 @@ pub(crate) fn start(mut command: Command, log: &Path) -> Result<u32, TestbedErro
     let out = File::options().create(true).append(true).open(log);
     let out = out.context(|| format!("cannot write {}", log.display()))?;
     let err = out.try_clone()?;
-    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn()?;
+    // A signal to the group of this process, for example Ctrl-C, must not end a part of the testbed.
+    let command = command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+    let mut child = command.spawn()?;
     let id = child.id();
     // Reaps it if it ends before this process.
     thread::spawn(move || child.wait());

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     thread,
@@ -62,6 +63,8 @@ impl Testbed {
             .arg(&options.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            // A signal to the group of this process must not end the watchdog.
+            .process_group(0)
             .spawn();
         let mut shell = shell.context(|| "cannot run sh".into())?;
         let watchdog = Watchdog { hold: shell.stdin.take(), shell };

@@ -1,0 +1,180 @@
+//! Agents, nodes and the API server that stop, while traffic goes on.
+
+use std::{thread, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{
+    pods::{idle, namespace, pod, policy, server},
+    site::{SYSTEM, Site, succeed},
+};
+
+/// Pods that connect all the time: to a server that admits them, and to one that does not.
+struct Steady {
+    name: &'static str,
+}
+
+impl Steady {
+    fn start(site: &Site, name: &'static str) -> Self {
+        let admits = |allowed: &str| {
+            json!({
+                "podSelector": {"matchLabels": {"pod": allowed}},
+                "ingress": [{"from": [{"podSelector": {"matchLabels": {"pod": "client"}}}]}],
+            })
+        };
+        let closed =
+            json!({"podSelector": {"matchLabels": {"pod": "closed"}}, "policyTypes": ["Ingress"]});
+        site.apply(&[
+            namespace(name),
+            policy(name, "open", admits("open")),
+            policy(name, "closed", closed),
+            server(name, "open", "n2", 8080),
+            server(name, "closed", "n2", 8080),
+        ]);
+        site.await_pods(name, &["open", "closed"]);
+        let [open, closed] =
+            ["open", "closed"].map(|pod| format!("{}:8080", site.address(name, pod)));
+        // The policies are in force before the client starts.
+        site.apply(&[idle(name, "other", "n1")]);
+        site.await_pods(name, &["other"]);
+        site.wait_until("both policies are in force", || {
+            site.connect_from(name, "other", &[format!("TCP/{open}"), format!("TCP/{closed}")])
+                == "dd"
+        });
+        let client =
+            pod(name, "client", "n1", &["/usr/local/bin/helper", "steady", &open, &closed]);
+        site.apply(&[client]);
+        site.await_pods(name, &["client"]);
+        let steady = Steady { name };
+        site.wait_until("connections succeed", || steady.count(site) > 0);
+        steady
+    }
+
+    fn log(&self, site: &Site) -> String {
+        site.kubectl(&["-n", self.name, "logs", "client"])
+    }
+
+    fn count(&self, site: &Site) -> u64 {
+        let log = self.log(site);
+        let counts = log.lines().filter_map(|line| line.strip_prefix("count "));
+        counts.filter_map(|count| count.parse().ok()).max().unwrap_or_default()
+    }
+
+    /// Fails if a connection had a wrong verdict, or if there were none since a count.
+    #[track_caller]
+    fn assert_right(&self, site: &Site, since: u64) {
+        site.wait_until("connections go on", || self.count(site) > since);
+        let log = self.log(site);
+        let wrong: Vec<&str> = log.lines().filter(|line| line.starts_with("WRONG")).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    fn end(self, site: &Site) {
+        site.delete_namespace(self.name);
+    }
+}
+
+/// A changed DaemonSet replaces one agent after the other; a rollback does the same.
+pub(crate) fn upgrade_and_rollback(site: &mut Site) {
+    site.helm_upgrade(&[]);
+    let steady = Steady::start(site, "upgrade");
+    let before = steady.count(site);
+    site.helm_upgrade(&["agent.logFormat=text"]);
+    let between = steady.count(site);
+    steady.assert_right(site, before);
+    succeed(site.helm().args(["rollback", "weir", "--namespace", SYSTEM]));
+    site.rollout("weir-agent");
+    steady.assert_right(site, between);
+    steady.end(site);
+}
+
+/// The kernel kills agents that exceed their memory limit. Their rules stay.
+pub(crate) fn out_of_memory(site: &mut Site) {
+    site.helm_upgrade(&[]);
+    let steady = Steady::start(site, "memory");
+    let before = steady.count(site);
+    // An agent of a small cluster needs little memory, so the cluster grows.
+    let limit = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}, "template": {"spec":
+        {"containers": [{"name": "agent", "resources": {"requests": {"memory": "5Mi"}, "limits": {"memory": "5Mi"}}}]}}}}"#;
+    site.kubectl(&["-n", SYSTEM, "patch", "daemonset", "weir-agent", "-p", limit]);
+    site.apply(&large_policies(steady.name));
+    site.wait_until("an agent of each node was killed", || {
+        let states = site.field(SYSTEM, "pods", ".items[*].status.containerStatuses[*]");
+        states.matches("OOMKilled").count() >= 2
+    });
+    steady.assert_right(site, before);
+    let killed = steady.count(site);
+    site.kubectl(&["-n", steady.name, "delete", "networkpolicy", "-l", "size=large"]);
+    site.helm_upgrade(&[]);
+    steady.assert_right(site, killed);
+    steady.end(site);
+}
+
+/// Policies that select no pod, about 3 MB in all.
+fn large_policies(namespace: &str) -> Vec<Value> {
+    let block = |number: usize| json!({"ipBlock": {"cidr": format!("10.1.{}.{}/32", number / 250, number % 250)}});
+    let blocks: Vec<Value> = (0..1000).map(block).collect();
+    let spec =
+        json!({"podSelector": {"matchLabels": {"pod": "none"}}, "ingress": [{"from": blocks}]});
+    (0..60)
+        .map(|number| {
+            let mut policy = policy(namespace, &format!("large-{number}"), spec.clone());
+            policy["metadata"]["labels"] = json!({"size": "large"});
+            policy
+        })
+        .collect()
+}
+
+/// Policies stay in force without the API server, and changes take effect when it is back.
+pub(crate) fn api_server_down(site: &mut Site) {
+    site.helm_upgrade(&[]);
+    let steady = Steady::start(site, "outage");
+    let before = steady.count(site);
+    site.testbed.stop_server().unwrap();
+    thread::sleep(Duration::from_secs(20));
+    site.testbed.start_server().unwrap();
+    steady.assert_right(site, before);
+    let target = format!("TCP/{}:8080", site.address(steady.name, "open"));
+    let anyone = json!({"podSelector": {}, "ingress": [{}], "policyTypes": ["Ingress"]});
+    site.apply(&[policy(steady.name, "anyone", anyone)]);
+    site.wait_until("the new policy is in force", || {
+        site.connect_from(steady.name, "other", std::slice::from_ref(&target)) == "a"
+    });
+    steady.end(site);
+}
+
+/// All processes of a node are killed, and its network is gone. With weir-cni, a pod that starts on the
+/// restarted node has its policies.
+pub(crate) fn node_restart(site: &mut Site) {
+    site.helm_upgrade(&[]);
+    let name = "restart";
+    let closed =
+        json!({"podSelector": {"matchLabels": {"pod": "closed"}}, "policyTypes": ["Ingress"]});
+    site.apply(&[
+        namespace(name),
+        policy(name, "closed", closed),
+        server(name, "closed", "n2", 8080),
+        server(name, "open", "n2", 8080),
+        idle(name, "client", "n1"),
+    ]);
+    let pods = ["closed", "open", "client"];
+    site.await_pods(name, &pods);
+    let targets =
+        |site: &Site| ["closed", "open"].map(|pod| format!("TCP/{}:8080", site.address(name, pod)));
+    assert_eq!(site.connect_from(name, "client", &targets(site)), "da");
+    let uid = site.field(name, "pod/closed", ".status.containerStatuses[0].containerID");
+    site.testbed.kill_node(1).unwrap();
+    site.testbed.start_node(1).unwrap();
+    site.wait_until("the pods run again", || {
+        let now = site.field(name, "pod/closed", ".status.containerStatuses[0].containerID");
+        !now.is_empty() && now != uid
+    });
+    site.await_pods(name, &pods);
+    site.rollout("weir-agent");
+    site.wait_until("the open pod is reachable", || {
+        let verdicts = site.connect_from(name, "client", &targets(site));
+        assert!(verdicts.starts_with('d'), "the closed pod was reached after the restart");
+        verdicts == "da"
+    });
+    site.delete_namespace(name);
+}

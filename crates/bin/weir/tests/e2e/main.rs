@@ -1,0 +1,74 @@
+//! weir in a cluster with real nodes: the chart, installed by helm, with images of this tree.
+//!
+//! The tests share one cluster, so they run one after the other. Each installs what it needs.
+//! This binary is also part of the image: as the CNI plugin, and as a helper in the pods of the tests.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
+#![allow(clippy::print_stdout, reason = "the helper reports to its test")]
+
+mod cases;
+mod helper;
+mod install;
+mod life;
+mod pods;
+mod site;
+mod starts;
+mod traffic;
+
+use std::{
+    env,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use libtest_mimic::{Arguments, Trial};
+use site::Site;
+
+fn main() -> ExitCode {
+    let called = env::args().next().unwrap_or_default();
+    match called.rsplit('/').next() {
+        Some("weir-cni") => helper::run_plugin(),
+        Some("helper") => helper::run(),
+        _ => run_tests(),
+    }
+}
+
+type Test = (&'static str, fn(&mut Site));
+
+const TESTS: &[Test] = &[
+    ("a_default_deny_holds_once_the_chart_is_installed", install::default_deny),
+    ("upstream_policies_hold_between_containers_with_nftables", cases::with_nftables),
+    ("services_host_ports_and_host_networks", traffic::services_and_hosts),
+    ("kubelet_probes_pass_a_default_deny", traffic::kubelet_probes),
+    ("without_the_cni_plugin_first_packets_are_measured", starts::without_cni),
+    ("with_the_cni_plugin_no_first_packet_leaks", starts::with_cni),
+    ("an_upgrade_and_a_rollback_keep_all_verdicts", life::upgrade_and_rollback),
+    ("rules_stay_while_the_agent_runs_out_of_memory", life::out_of_memory),
+    ("rules_stay_while_the_api_server_is_down", life::api_server_down),
+    ("a_restarted_node_enforces_before_pods_start", life::node_restart),
+    ("upstream_policies_hold_between_containers_with_iptables", cases::with_iptables),
+    ("an_uninstall_leaves_nothing_on_the_nodes", install::uninstall),
+];
+
+fn run_tests() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let site: Arc<Mutex<Option<Site>>> = Arc::default();
+    let trial = |(name, test): &Test| {
+        let (site, test) = (site.clone(), *test);
+        Trial::test(*name, move || {
+            let mut site = site.lock().unwrap_or_else(|broken| broken.into_inner());
+            let site = site.get_or_insert_with(Site::start);
+            let start = Instant::now();
+            test(site);
+            eprint!("{:.1} s ", start.elapsed().as_secs_f32());
+            Ok(())
+        })
+    };
+    let conclusion = libtest_mimic::run(&arguments, TESTS.iter().map(trial).collect());
+    let last = site.lock().unwrap_or_else(|broken| broken.into_inner()).take();
+    // Not a trial: it needs the end of all others.
+    let is_clean = last.is_none_or(Site::end);
+    if is_clean { conclusion.exit_code() } else { ExitCode::FAILURE }
+}
