@@ -54,6 +54,16 @@ impl Loaded {
                 }
             }
         }
+        let mut attachments = self.attachments.clone();
+        for (template, networks) in manifests.attachments {
+            match replaced.get(&template) {
+                None => _ = attachments.insert(template, networks),
+                Some(running) => {
+                    let new = running.iter().map(|running| (running.clone(), networks.clone()));
+                    attachments.extend(new);
+                }
+            }
+        }
         let mut generated_for = self.generated_for.clone();
         generated_for.extend(manifests.generated_for);
         Loaded {
@@ -66,6 +76,7 @@ impl Loaded {
             missing: manifests.missing,
             synthetic: manifests.synthetic,
             ignores: manifests.ignores,
+            attachments,
         }
     }
 }

@@ -8,13 +8,12 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::WorkloadRef;
 use weir_kube::{Access, ClusterKinds};
 use weir_model::{Finding, Name, Object, PodId, PolicyKind, QualifiedName, World};
 
 use crate::{
     failure::Failure,
-    probe::Workloads,
+    probe::{self, Workloads},
     source::{Loaded, load_cluster, load_paths},
 };
 
@@ -160,17 +159,8 @@ impl ClustersArgs {
         if !loaded.missing.is_empty() {
             loaded = loaded.complete()?;
         }
-        let objects = loaded.world.changes().filter_map(|change| match change {
-            weir_model::Change::Put(object) => Some(object),
-            weir_model::Change::Remove(_) => None,
-        });
-        let workloads = loaded.workloads.iter().filter_map(|(name, pods)| {
-            let mut parts = name.splitn(3, '/').map(Name::from);
-            let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
-            Some((WorkloadRef { namespace, kind, name }, pods.clone()))
-        });
-        let workloads = workloads.collect();
-        Ok((objects.collect(), workloads, loaded.findings))
+        let (objects, workloads) = probe::targets(&loaded);
+        Ok((objects, workloads, loaded.findings))
     }
 }
 
@@ -206,6 +196,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
     let (mut generated_for, mut declared) = (BTreeMap::new(), BTreeMap::new());
+    let mut attachments = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
         let id = |id: &PodId| id.in_cluster(&cluster);
         // Synthetic addresses of one cluster may collide with addresses of another: assign them
@@ -220,6 +211,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
             .iter()
             .map(|(pod, owner)| (id(pod), QualifiedName::new(&cluster, owner).to_string()));
         owners.extend(named);
+        attachments.extend(loaded.attachments.iter().map(|(pod, one)| (id(pod), one.clone())));
         declared.extend(loaded.declared.iter().map(|(pod, ports)| (id(pod), ports.clone())));
         let pods = |pods: &Vec<PodId>| pods.iter().map(id).collect::<Vec<PodId>>();
         let named = loaded
@@ -247,5 +239,6 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         synthetic,
         // `weir lint` reads no clusters.
         ignores: Vec::new(),
+        attachments,
     }
 }

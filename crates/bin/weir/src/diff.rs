@@ -14,7 +14,7 @@ use crate::{
         progress::Progress,
         review::{self, RemarkFormat},
     },
-    source::{self, LiveArgs},
+    source::{self, LiveArgs, Loaded},
 };
 
 /// Show which connections a change of manifests opens and closes
@@ -22,7 +22,8 @@ use crate::{
 /// Compares the pods that both sides have, by namespace and name, for every address and port that a
 /// rule of either side distinguishes. For pods that only NEW has, it lists what they can reach and
 /// what can reach them; for pods that only OLD has, what they could reach and what could reach
-/// them. Exit status 1 if any connection is opened or closed, in any of these lists.
+/// them. Exit status 1 if any connection is opened or closed, in any of these lists, or if a pod
+/// changed whose connections weir does not judge, because it is not on the cluster network.
 ///
 /// `git:REVISION` reads manifests of a commit, without a checkout: those in the current folder, or
 /// at the paths after `--`. `weir diff git:REVISION -- PATH` compares it with the working tree.
@@ -71,9 +72,14 @@ impl DiffCommand {
         // Print the findings of both sides before failing.
         let (old, new) = (old.complete(), new.complete());
         let (old, new) = (self.pod_network.apply(old?)?, self.pod_network.apply(new?)?);
+        let not_judged = NotJudged::new(&old, &new);
         let mut findings: BTreeSet<Finding> =
             old.findings.into_iter().chain(new.findings).collect();
-        let (before, after) = (source::compile(old.world), source::compile(new.world));
+        let (mut before, mut after) = (old.world, new.world);
+        for world in [&mut before, &mut after] {
+            world.pods.retain(|id, _| !not_judged.pods.contains(id));
+        }
+        let (before, after) = (source::compile(before), source::compile(after));
         let assumptions = self.assumptions((&before, &old.synthetic), (&after, &new.synthetic));
         present::findings::print_some(&assumptions);
         findings.extend(assumptions);
@@ -95,7 +101,7 @@ impl DiffCommand {
         let removed = only_in(&before, &after.world);
         drop(progress);
         let findings = Vec::from_iter(findings);
-        let diff = PolicyDiff { changes, added, removed, findings };
+        let diff = PolicyDiff { changes, added, removed, not_judged, findings };
         let states = [&before, &after];
         let json = || DiffOutput::from(&diff);
         let remarks = || review::diff::remarks(&diff, states);
@@ -140,6 +146,8 @@ pub(crate) struct PolicyDiff {
     pub(crate) added: PodsOfOneSide,
     /// The pods that only the old side has.
     pub(crate) removed: PodsOfOneSide,
+    /// The pods that are not on the cluster network.
+    pub(crate) not_judged: NotJudged,
     /// The findings from reading both sides.
     findings: Vec<Finding>,
 }
@@ -148,12 +156,41 @@ impl PolicyDiff {
     /// A change of policies alone.
     pub(crate) fn from_changes(changes: Vec<ConnectionChange>) -> Self {
         let (added, removed) = (PodsOfOneSide::default(), PodsOfOneSide::default());
-        PolicyDiff { changes, added, removed, findings: Vec::new() }
+        PolicyDiff {
+            changes,
+            added,
+            removed,
+            not_judged: NotJudged::default(),
+            findings: Vec::new(),
+        }
     }
 
     /// Whether no connection is opened or closed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.added.is_closed() && self.removed.is_closed()
+        self.changes.is_empty()
+            && self.added.is_closed()
+            && self.removed.is_closed()
+            && !self.not_judged.is_changed
+    }
+}
+
+/// The pods that are not on the cluster network, on any side. Their connections are not compared.
+#[derive(Default)]
+pub(crate) struct NotJudged {
+    /// The pods.
+    pub(crate) pods: BTreeSet<PodId>,
+    /// Whether such a pod, or its network, differs between the sides.
+    is_changed: bool,
+}
+
+impl NotJudged {
+    fn new(old: &Loaded, new: &Loaded) -> Self {
+        let primary = |side: &Loaded, id: &PodId| side.attachments.get(id)?.primary.clone();
+        let ids = old.attachments.keys().chain(new.attachments.keys());
+        let is_on_another = |id: &&PodId| [old, new].iter().any(|side| primary(side, id).is_some());
+        let pods: BTreeSet<PodId> = ids.filter(is_on_another).cloned().collect();
+        let is_changed = pods.iter().any(|id| primary(old, id) != primary(new, id));
+        NotJudged { pods, is_changed }
     }
 }
 
@@ -195,6 +232,8 @@ struct DiffOutput<'a> {
     closed: Vec<Entry<'a>>,
     added: AddedOutput<'a>,
     removed: RemovedOutput<'a>,
+    #[serde(rename = "notJudged", skip_serializing_if = "Vec::is_empty")]
+    not_judged: Vec<String>,
     findings: Vec<present::findings::FindingJson>,
 }
 
@@ -262,6 +301,7 @@ impl<'a> From<&'a PolicyDiff> for DiffOutput<'a> {
             closed: changed(Verdict::Deny),
             added: AddedOutput { pods: added.into(), opened: connections(added) },
             removed: RemovedOutput { pods: removed.into(), closed: connections(removed) },
+            not_judged: diff.not_judged.pods.iter().map(PodId::to_string).collect(),
             findings: present::findings::to_json(&diff.findings),
         }
     }

@@ -3,8 +3,8 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr};
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Reason, Remedy, Side};
 use weir_model::{
-    Direction, Finding, Flow, IpFamily, ObjectRef, Pod, Program, ServiceId, Severity, Verdict,
-    World,
+    Direction, Finding, Flow, IpFamily, Name, ObjectRef, Pod, PodId, Program, ServiceId, Severity,
+    Verdict, World,
 };
 use weir_reach::{PortQuery, ReachState};
 
@@ -62,6 +62,9 @@ impl ExplainCommand {
         let loaded = self.source.load_clusters_with(&self.clusters, kinds)?;
         let end = |text| FlowEnd::find(text, self.source.namespace(), &loaded);
         let (from, mut to) = (end(&self.from)?, end(&self.to)?);
+        for end in [&from, &to] {
+            check_network(end, &loaded)?;
+        }
         if let FlowEnd::Service(id) = &from {
             let hint = "a Service opens no connections: name the pods that do";
             return Err(Failure::new(format!("Service {id} cannot be a source"), hint).into());
@@ -146,7 +149,9 @@ impl ExplainCommand {
                 Some(pod) => FlowEnd::Pod(pod.clone(), 1),
                 None => FlowEnd::Address(backend.addresses[0]),
             };
+            check_network(&to, loaded)?;
             for from in &sources.ends {
+                check_network(from, loaded)?;
                 let sources = (&*from.to_string(), from.addresses(loaded));
                 let targets = (&*to.to_string(), backend.addresses.clone());
                 match addresses(sources, targets, family) {
@@ -175,6 +180,7 @@ impl ExplainCommand {
     ) -> Explained {
         let mut notes: Vec<String> =
             [from, to].into_iter().filter_map(|end| note(end, loaded)).collect();
+        notes.extend(network_notes([from, to], loaded));
         let explanation = weir_engine::explain(&state.program, &flow);
         notes.extend(self.source.pod_network.notes(state, &loaded.synthetic, &flow));
         for (end, address) in [(from, flow.from), (to, flow.to)] {
@@ -271,6 +277,37 @@ fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Fails for a pod that is not on the cluster network: policies may apply to its connections, but
+/// weir does not know the network.
+fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
+    let Some(pod) = end.pod(loaded) else { return Ok(()) };
+    let networks = loaded.attachments.get(&pod.id);
+    let Some(network) = networks.and_then(|networks| networks.primary.as_ref()) else {
+        return Ok(());
+    };
+    let what = format!(
+        "weir does not judge the connections of {}: {network} replaces its cluster network",
+        pod.id
+    );
+    Err(Failure::new(what, "look at the configuration of that network"))
+}
+
+/// Remarks about the secondary networks of both ends, or else of one.
+fn network_notes(ends: [&FlowEnd; 2], loaded: &Loaded) -> Vec<String> {
+    let networks = ends.map(|end| {
+        let pod = end.pod(loaded)?;
+        Some((&pod.id, &loaded.attachments.get(&pod.id)?.secondary))
+    });
+    let note = |(id, names): (&PodId, &BTreeSet<Name>)| {
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        format!(
+            "{id} also has the network {}; weir judges only the cluster network",
+            names.join(", ")
+        )
+    };
+    networks.into_iter().flatten().map(note).collect()
 }
 
 /// A remark that several pods hold the address of an end, or another one than its pod.

@@ -13,6 +13,7 @@ use weir_model::{Flow, Object, Pod, PodId, Verdict, World};
 use crate::{
     connect::{Target, verdict_of},
     failure::Failure,
+    probe::{self, Workloads},
     source,
 };
 
@@ -44,14 +45,11 @@ impl LiveTestArgs {
         }
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let instead = "leave out --live";
-        let loaded = source::load_cluster(&access, ClusterKinds::Policies, instead)?.complete()?;
-        let objects = loaded.world.changes().filter_map(|change| match change {
-            weir_model::Change::Put(object) => Some(object),
-            weir_model::Change::Remove(_) => None,
-        });
-        let objects = objects.collect();
+        let loaded =
+            source::load_cluster(&access, ClusterKinds::Destinations, instead)?.complete()?;
+        let (objects, workloads) = probe::targets(&loaded);
         let runner = PodRunner::new(access, &self.probe_image)?;
-        Ok(Some(LiveCluster { runner, objects }))
+        Ok(Some(LiveCluster { runner, objects, workloads }))
     }
 }
 
@@ -60,6 +58,8 @@ pub(crate) struct LiveCluster {
     runner: PodRunner,
     /// Its objects.
     pub(crate) objects: Vec<Object>,
+    /// The pods of its workloads.
+    pub(crate) workloads: Workloads,
 }
 
 impl LiveCluster {

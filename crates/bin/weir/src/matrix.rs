@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_model::{Pod, PodId};
 use weir_reach::{
-    Connection, Coverage, MatrixQuery, PortQuery, Reach, ReachState, RowLimits, spell,
+    Connection, Coverage, MatrixQuery, OtherNetworks, PortQuery, Reach, ReachState, RowLimits,
+    spell,
 };
 
 use crate::{
@@ -28,7 +29,8 @@ use crate::{
 /// Rows are sources and columns are destinations: the pods, and everything outside the cluster.
 /// With -n, a row stands for the pods of all other namespaces. Without --port, the matrix covers
 /// the ports that the containers of each destination declare, or every port if there are none. A
-/// cell is closed only if no port at all is open.
+/// cell is closed only if no port at all is open. A question mark stands for connections over
+/// networks other than the cluster network, which weir does not judge.
 ///
 /// With --exposure, it lists for each pod what is open to pods and namespaces that do not exist
 /// yet, because a rule selects them by labels or selects every pod.
@@ -80,16 +82,22 @@ impl MatrixCommand {
         let state = source::compile(loaded.world);
         let assumptions = self.source.pod_network.findings(&state, &loaded.synthetic);
         present::findings::print_some(&assumptions);
+        let has_unjudged = loaded.attachments.values().any(|one| one.primary.is_some());
+        // The lists of connections contain only those that are judged.
+        let judged = has_unjudged
+            .then(|| source::compile(source::judged(&state.world, &loaded.attachments)));
+        let listed = judged.as_ref().unwrap_or(&state);
         let mut findings = present::findings::to_json(&loaded.findings);
         findings.extend(present::findings::to_json(&assumptions));
         if self.exposure {
-            return self.write_exposure(out, &state, in_namespace, &loaded.owners);
+            return self.write_exposure(out, listed, in_namespace, &loaded.owners);
         }
         let query = MatrixQuery {
             state: &state,
             ports: &self.port,
             declared: &loaded.declared,
             owners: &loaded.owners,
+            attachments: &loaded.attachments,
         };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("evaluating connections");
@@ -103,7 +111,7 @@ impl MatrixCommand {
             None => Vec::new(),
             Some(_) => {
                 let report = |done, all| progress.report(done, all);
-                state.connections(in_namespace, Reach::OtherPods, &loaded.owners, report)
+                listed.connections(in_namespace, Reach::OtherPods, &loaded.owners, report)
             }
         };
         drop(progress);
@@ -233,6 +241,13 @@ struct ConnectionJson<'a> {
     partly: Vec<String>,
     #[serde(rename = "otherPorts", skip_serializing_if = "Vec::is_empty")]
     other: Vec<String>,
+    /// Whether the ends can also connect over a network that is not judged.
+    #[serde(rename = "otherNetworks", skip_serializing_if = "is_false")]
+    other_networks: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Serialize)]
@@ -257,11 +272,13 @@ impl<'a> MatrixOutput<'a> {
                 Coverage::All => "all",
                 Coverage::Some => "some",
                 Coverage::None => "none",
+                Coverage::Unknown => "notJudged",
             },
             allowed: spell(&cell.allowed),
             denied: spell(&cell.denied),
             partly: spell(&cell.partly),
             other: spell(&cell.other),
+            other_networks: cell.other_networks == OtherNetworks::Also,
         });
         let connections = connections.collect();
         let elsewhere = elsewhere.iter().map(|connection| ElsewhereJson {

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use weir_api::{Probe, ProbeEnd, ProbePort, WorkloadRef};
-use weir_model::{Flow, IpFamily, Pod, PodId, PortRange, Protocol, World};
+use weir_model::{Change, Flow, IpFamily, Name, Object, Pod, PodId, PortRange, Protocol, World};
 use weir_reach::PortQuery;
 
 use crate::{
     failure::Failure,
     flow_end::FlowEnd,
     service::{self, BackendEnd, ServiceTarget, Sources},
+    source::Loaded,
 };
 
 /// The connections of a probe; at least one.
@@ -32,6 +33,20 @@ pub(crate) struct ProbeFlow {
 
 /// The pods of each workload.
 pub(crate) type Workloads = BTreeMap<WorkloadRef, Vec<PodId>>;
+
+/// The objects and the workloads that probes can name.
+pub(crate) fn targets(loaded: &Loaded) -> (Vec<Object>, Workloads) {
+    let objects = loaded.world.changes().filter_map(|change| match change {
+        Change::Put(object) => Some(object),
+        Change::Remove(_) => None,
+    });
+    let workloads = loaded.workloads.iter().filter_map(|(name, pods)| {
+        let mut parts = name.splitn(3, '/').map(Name::from);
+        let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((WorkloadRef { namespace, kind, name }, pods.clone()))
+    });
+    (objects.collect(), workloads.collect())
+}
 
 /// A destination of a probe.
 struct Target {

@@ -12,7 +12,9 @@ use clap::Args;
 use weir_api::{Case, IgnoreAnnotation, Manifests};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
-use weir_model::{Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World};
+use weir_model::{
+    Attachments, Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World,
+};
 use weir_reach::ReachState;
 use weir_source::{LoadError, manifests::ManifestInput};
 
@@ -110,6 +112,8 @@ pub(crate) struct Loaded {
     pub(crate) synthetic: BTreeSet<IpAddr>,
     /// The annotations that ask `weir lint` to ignore findings.
     pub(crate) ignores: Vec<IgnoreAnnotation>,
+    /// The pods with networks other than the cluster network.
+    pub(crate) attachments: BTreeMap<PodId, Attachments>,
 }
 
 impl Loaded {
@@ -161,6 +165,15 @@ impl Loaded {
         };
         Err(Failure::new(format!("there is no namespace {namespace}"), hint))
     }
+}
+
+/// The world without the pods that are not on the cluster network: their connections are not
+/// judged.
+pub(crate) fn judged(world: &World, attachments: &BTreeMap<PodId, Attachments>) -> World {
+    let mut world = world.clone();
+    let is_judged = |id: &PodId| attachments.get(id).is_none_or(|one| one.primary.is_none());
+    world.pods.retain(|id, _| is_judged(id));
+    world
 }
 
 /// Compiles a world for all nodes.
@@ -328,6 +341,7 @@ impl From<Manifests> for Loaded {
             generated_for,
             synthetic,
             ignores,
+            unjudged: attachments,
             ..
         } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
@@ -354,6 +368,7 @@ impl From<Manifests> for Loaded {
             generated_for,
             synthetic,
             ignores,
+            attachments,
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::{
     datapath::{DatapathKind, Testing},
     exit::Exit,
     failure::Failure,
-    kernel,
     live::LiveTestArgs,
     pod_network::PodNetworkArgs,
     present::{
@@ -113,7 +112,7 @@ impl TestCommand {
                 }
                 if let Some(live) = &live {
                     case.manifests.clear();
-                    case.replace_objects(live.objects.clone());
+                    case.replace_objects(live.objects.clone(), live.workloads.clone());
                 }
                 syntax_failure = syntax_failure.or_else(|| syntax_error(&case));
                 all.push(case);

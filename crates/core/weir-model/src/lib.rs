@@ -26,6 +26,7 @@
 //! *Invariant*: the types are plain data. Values with the same meaning compare equal, and
 //! everything that can reach an output is ordered.
 
+mod attachment;
 mod change;
 mod cluster;
 mod delta;
@@ -47,6 +48,7 @@ mod shared_list;
 mod spelling;
 mod world;
 
+pub use attachment::Attachments;
 pub use change::{Change, Key, Object};
 pub use cluster::{CLUSTER_LABEL, QualifiedName};
 pub use delta::{Delta, Endpoint, SetDelta};

@@ -27,6 +27,7 @@ mod indexed_chain;
 mod laws;
 mod matrix;
 mod name;
+mod networks;
 mod outside;
 mod partition;
 mod port;
@@ -41,6 +42,7 @@ pub use connection::{Connection, Reach};
 pub use ends::ExampleEnd;
 pub use exposure::{Exposure, NewPodNamespaces, NewPods};
 pub use matrix::{Cell, Coverage, Matrix, MatrixQuery, OTHER_NAMESPACES, RowLimits};
+pub use networks::OtherNetworks;
 pub use port::{phrase, spell};
 pub use port_query::PortQuery;
 

@@ -5,13 +5,14 @@ use std::{
     rc::Rc,
 };
 
-use weir_model::{NamedPort, PodId, PortRange};
+use weir_model::{Attachments, NamedPort, PodId, PortRange};
 
 use crate::{
     PortQuery, ReachState,
     evaluator::{EndClass, Evaluator},
     fold,
     name::PodNames,
+    networks::{LineNetworks, OtherNetworks},
     partition::{Partition, ReachEnd},
     port::union,
     port_set::PortSetId,
@@ -47,6 +48,8 @@ pub struct Cell {
     pub partly: Vec<PortRange>,
     /// The open ports that are not evaluated, if all evaluated ports are closed.
     pub other: Vec<PortRange>,
+    /// Whether the ends can connect over networks that are not judged.
+    pub other_networks: OtherNetworks,
 }
 
 /// The share of the evaluated ports that pass.
@@ -58,11 +61,16 @@ pub enum Coverage {
     Some,
     /// No port at all.
     None,
+    /// It is unknown: an end has another primary network than the cluster network.
+    Unknown,
 }
 
 impl Cell {
     /// The share of the evaluated ports that pass.
     pub fn coverage(&self) -> Coverage {
+        if self.other_networks == OtherNetworks::Only {
+            return Coverage::Unknown;
+        }
         let is_mixed = self.allowed.is_empty() == self.denied.is_empty();
         if is_mixed || !self.partly.is_empty() || !self.other.is_empty() {
             Coverage::Some
@@ -95,6 +103,8 @@ pub struct MatrixQuery<'a> {
     pub declared: &'a BTreeMap<PodId, Vec<PortRange>>,
     /// The workloads of pods, as `namespace/deployment/name`.
     pub owners: &'a BTreeMap<PodId, String>,
+    /// The pods with networks other than the cluster network.
+    pub attachments: &'a BTreeMap<PodId, Attachments>,
 }
 
 /// Limits for the rows of a matrix.
@@ -113,6 +123,7 @@ struct Line<'a> {
     pods: Vec<&'a PodId>,
     classes: Vec<EndClass<'a>>,
     ports: NumberedPorts,
+    networks: LineNetworks<'a>,
 }
 
 /// Ports to evaluate, each with the index of its slice; equal lists have one number.
@@ -136,20 +147,26 @@ impl MatrixQuery<'_> {
         let (pods, others) = all.partition::<Vec<(usize, &PodId)>, _>(|(_, id)| selected(id));
         let names = PodNames::new(pods.iter().map(|(_, id)| *id), self.owners);
         // Pods of one group share a row if they also have the same namespace and the same ports.
-        type RowKey<'a> = (Option<&'a PodId>, usize, &'a str, &'a [NamedPort], &'a [PortRange]);
+        type RowKey<'a> = (
+            Option<&'a PodId>,
+            (usize, &'a str, Option<&'a Attachments>),
+            (&'a [NamedPort], &'a [PortRange]),
+        );
         let mut rows: BTreeMap<RowKey<'_>, Vec<&PodId>> = BTreeMap::new();
         for (group, id) in &pods {
             let own = (pods.len() <= limits.single).then_some(*id);
             let ports = world.pods.get(*id).map(|pod| pod.ports.as_slice()).unwrap_or_default();
             let declared = self.declared.get(*id).map(Vec::as_slice).unwrap_or_default();
-            rows.entry((own, *group, &id.namespace, ports, declared)).or_default().push(id);
+            let kind = (*group, &*id.namespace, self.attachments.get(*id));
+            rows.entry((own, kind, (ports, declared))).or_default().push(id);
         }
         let mut lines: Vec<Line<'_>> = rows
             .into_values()
             .map(|pods| {
                 let classes = vec![evaluator.class(pods.iter().copied().map(ReachEnd::Pod))];
                 let ports = self.ports_at(pods.first().copied());
-                Line { pods, classes, ports: numbering.list(&evaluator, ports) }
+                let networks = LineNetworks::new(self.attachments, pods.first().copied());
+                Line { pods, classes, ports: numbering.list(&evaluator, ports), networks }
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
@@ -159,12 +176,13 @@ impl MatrixQuery<'_> {
             let class = |pods: Vec<_>| evaluator.class(pods.into_iter().map(ReachEnd::Pod));
             let classes = groups.into_values().map(class).collect();
             let ports = numbering.list(&evaluator, self.ports_at(None));
-            lines.push(Line { pods: Vec::new(), classes, ports });
+            let networks = LineNetworks::new(self.attachments, others.iter().map(|(_, id)| *id));
+            lines.push(Line { pods: Vec::new(), classes, ports, networks });
         }
         let outside = partition.outside.iter().filter(|class| class.name.is_none());
         let classes = outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect();
         let ports = numbering.list(&evaluator, self.ports_at(None));
-        lines.push(Line { pods: Vec::new(), classes, ports });
+        lines.push(Line { pods: Vec::new(), classes, ports, networks: LineNetworks::outside() });
         if lines.len() > limits.evaluated {
             return Err(lines.len());
         }
@@ -172,7 +190,18 @@ impl MatrixQuery<'_> {
         let mut cells: Vec<Vec<Option<Rc<Cell>>>> = Vec::with_capacity(lines.len());
         for (at, from) in lines.iter().enumerate() {
             progress(at, lines.len());
-            let row = lines.iter().map(|to| cell(&mut evaluator, &mut cache, from, to));
+            let row = lines.iter().map(|to| {
+                let cell = cell(&mut evaluator, &mut cache, from, to)?;
+                Some(match from.networks.between(&to.networks) {
+                    OtherNetworks::None => cell,
+                    other_networks @ OtherNetworks::Only => {
+                        Rc::new(Cell { other_networks, ..Cell::default() })
+                    }
+                    other_networks @ OtherNetworks::Also => {
+                        Rc::new(Cell { other_networks, ..Cell::clone(&cell) })
+                    }
+                })
+            });
             cells.push(row.collect());
         }
         progress(lines.len(), lines.len());
@@ -296,7 +325,7 @@ fn cell<'a>(
     };
     let cell = (!open.is_empty() && !ports.is_empty()).then(|| {
         let [allowed, denied, partly] = [allowed, denied, partly].map(union);
-        Rc::new(Cell { allowed, denied, partly, other })
+        Rc::new(Cell { allowed, denied, partly, other, ..Cell::default() })
     });
     cache.insert((open, *number), cell.clone());
     cell

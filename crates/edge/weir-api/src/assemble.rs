@@ -8,13 +8,14 @@ use std::{
 };
 
 use weir_model::{
-    Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace, Node,
-    Object, ObjectRef, Pod, PodId, Policy, PolicyId, PortRange, Service, Severity, World,
+    Attachments, Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name,
+    Namespace, Node, Object, ObjectRef, Pod, PodId, Policy, PolicyId, PortRange, Service, Severity,
+    World,
 };
 
 use crate::{
     Manifests, WorkloadRef, address,
-    lower::{Attachments, Lowered, PodTraits, PrimaryNetwork, Template, keep},
+    lower::{Lowered, PodTraits, PrimaryNetwork, Template, keep},
     stricter::{stricter, without_lines},
 };
 

@@ -60,7 +60,7 @@ pub use address::PodNetworks;
 pub use assemble::{CONFLICT, DUPLICATE, assign_addresses, is_equivalent, merge};
 pub use case::{Case, cases};
 pub use document::Tree;
-pub use lower::{Attachments, Lowering, address, object};
+pub use lower::{Lowering, address, object};
 pub use manifest::{manifest, manifest_json};
 pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};
 pub use reader::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_model::{
-    Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
+    Attachments, Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
 };
 
 pub use self::ignore::IgnoreAnnotation;
@@ -16,8 +16,8 @@ use crate::{
     assemble::{self, Assembly},
     document::{self, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
     lower::{
-        self, Attachments, Guess, ListKind, LowerContext, Lowered, MISPLACED, NOT_AN_OBJECT,
-        TOO_MANY, Template, keep,
+        self, Guess, ListKind, LowerContext, Lowered, MISPLACED, NOT_AN_OBJECT, TOO_MANY, Template,
+        keep,
     },
 };
 

@@ -11,7 +11,7 @@ use weir_reach::phrase;
 
 use super::{
     count,
-    style::{BAD, FAINT, GOOD, Painted},
+    style::{BAD, FAINT, GOOD, Painted, SOME},
     table::{self, Cell},
 };
 use crate::diff::{PodsOfOneSide, PolicyDiff};
@@ -40,7 +40,13 @@ pub(crate) fn write(out: &mut dyn Write, diff: &PolicyDiff) -> io::Result<()> {
         writeln!(out, "no connection is opened or closed")?;
     }
     write_pods(out, &diff.added, "added", OPENED)?;
-    write_pods(out, &diff.removed, "removed", CLOSED)
+    write_pods(out, &diff.removed, "removed", CLOSED)?;
+    let pods = &diff.not_judged.pods;
+    if !pods.is_empty() {
+        let text = listed(pods, "pod", "not judged");
+        writeln!(out, "{}", Painted(SOME, format!("{text} (not on the cluster network)")))?;
+    }
+    Ok(())
 }
 
 fn write_pods(

@@ -131,6 +131,7 @@ fn label(cell: &Cell) -> Option<EdgeLabel> {
         Coverage::None => None,
         Coverage::All => Some((ports.join("\n"), false)),
         Coverage::Some => Some((ports.join("\n"), true)),
+        Coverage::Unknown => Some(("not judged".to_owned(), true)),
     }
 }
 

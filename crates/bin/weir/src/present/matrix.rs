@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use weir_reach::{Connection, Coverage, Matrix, OTHER_NAMESPACES, phrase};
+use weir_reach::{Connection, Coverage, Matrix, OTHER_NAMESPACES, OtherNetworks, phrase};
 
 use super::{
     count,
@@ -51,11 +51,18 @@ pub(crate) fn write(
         if numbered {
             row.insert(0, (at + 1).to_string().into());
         }
-        row.extend(cells.iter().map(|cell| match cell.as_ref().map(|cell| cell.coverage()) {
+        row.extend(cells.iter().map(|cell| match cell.as_deref() {
             None => Cell::new("·", FAINT),
-            Some(Coverage::All) => Cell::new("✓", GOOD),
-            Some(Coverage::Some) => Cell::new("~", SOME),
-            Some(Coverage::None) => Cell::new("✗", BAD),
+            Some(cell) => {
+                let (mark, style) = match cell.coverage() {
+                    Coverage::All => ("✓", GOOD),
+                    Coverage::Some => ("~", SOME),
+                    Coverage::None => ("✗", BAD),
+                    Coverage::Unknown => ("?", SOME),
+                };
+                let also = if cell.other_networks == OtherNetworks::Also { "?" } else { "" };
+                Cell::new(format!("{mark}{also}"), style)
+            }
         }));
         rows.push(row);
     }
@@ -63,6 +70,7 @@ pub(crate) fn write(
     writeln!(out)?;
     writeln!(out, "{} all, {} some of: {}", good("✓"), some("~"), Plain(&matrix.ports))?;
     writeln!(out, "{} closed, on every port", bad("✗"))?;
+    write_networks(out, matrix)?;
     if matrix.rows < matrix.pods {
         let note = format!(
             "{} in {}: pods that are alike share a row",
@@ -81,6 +89,19 @@ pub(crate) fn write(
     }
     details(out, matrix)?;
     write_elsewhere(out, elsewhere)
+}
+
+/// Explains the question marks of a table.
+fn write_networks(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
+    let has = |wanted| matrix.connections().any(|(_, _, cell)| cell.other_networks == wanted);
+    if has(OtherNetworks::Only) {
+        writeln!(out, "{} not judged: an end is not on the cluster network", some("?"))?;
+    }
+    if has(OtherNetworks::Also) {
+        let marks = some("✓? ~? ✗?");
+        writeln!(out, "{marks} the cluster network alone; other networks are not judged")?;
+    }
+    Ok(())
 }
 
 /// Writes the connections with other namespaces.
@@ -120,10 +141,13 @@ fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
             };
             let (all, some, none) =
                 (with(Coverage::All), with(Coverage::Some), with(Coverage::None));
-            let text = if some.is_empty() {
+            let unknown = with(Coverage::Unknown);
+            let text = if !unknown.is_empty() && all.is_empty() && some.is_empty() {
+                format!("not judged {}", abbreviated(&unknown))
+            } else if some.is_empty() {
                 if all.is_empty() {
                     "none".to_owned()
-                } else if none.is_empty() {
+                } else if none.is_empty() && unknown.is_empty() {
                     "all sources".to_owned()
                 } else {
                     abbreviated(&all)

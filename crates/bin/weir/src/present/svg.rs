@@ -1,6 +1,6 @@
 //! A matrix as a self-contained SVG picture.
 
-use weir_reach::{Cell, Coverage, Matrix, spell};
+use weir_reach::{Cell, Coverage, Matrix, OtherNetworks, spell};
 
 use super::plain::Plain;
 
@@ -98,6 +98,7 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
         Some(Coverage::All) => ("all", "✓"),
         Some(Coverage::Some) => ("some", "~"),
         Some(Coverage::None) => ("none", "✗"),
+        Some(Coverage::Unknown) => ("void", "?"),
     };
     let mut title = vec![format!("{from} → {to}")];
     for (word, ports) in cell.iter().flat_map(|cell| {
@@ -111,6 +112,13 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
         if !ports.is_empty() {
             title.push(format!("{word}: {}", spell(ports).join(", ")));
         }
+    }
+    match cell.map(|cell| cell.other_networks) {
+        Some(OtherNetworks::Only) => {
+            title.push("not judged: not on the cluster network".to_owned())
+        }
+        Some(OtherNetworks::Also) => title.push("other networks are not judged".to_owned()),
+        Some(OtherNetworks::None) | None => (),
     }
     if cell.is_none() {
         title.push("no connection to evaluate".to_owned());

@@ -20,6 +20,7 @@ mod install;
 mod lint;
 mod live;
 mod matrix;
+mod networks;
 mod render;
 mod review;
 #[path = "../schema/mod.rs"]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use weir_model::{
-    Finding, Labels, Location, Name, Namespace, Object, PodId, Requirement, Selector, Severity,
+    Attachments, Finding, Labels, Location, Name, Namespace, Object, PodId, Requirement, Selector,
+    Severity,
 };
 
 use super::{Assembly, location_of};
-use crate::lower::{Attachments, NetworkNamespaces, PrimaryNetwork, keep};
+use crate::lower::{NetworkNamespaces, PrimaryNetwork, keep};
 
 /// The code of a finding about a network that weir does not judge.
 const UNJUDGED_NETWORK: &str = "unjudged-network";

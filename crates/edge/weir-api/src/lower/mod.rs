@@ -23,7 +23,8 @@ mod workload;
 use std::sync::Arc;
 
 use weir_model::{
-    EndpointSlice, Finding, Name, NameTable, Object, Pod, Policy, PolicyKind, PortRange, Severity,
+    Attachments, EndpointSlice, Finding, Name, NameTable, Object, Pod, Policy, PolicyKind,
+    PortRange, Severity,
 };
 
 pub(crate) use admin::UNRESOLVED_NAME;
@@ -32,7 +33,6 @@ pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
 use kinds::is_familiar;
 pub(crate) use kinds::{Guess, is_ignored, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
-pub use network::Attachments;
 pub(crate) use network::{ANNOTATIONS, NetworkNamespaces, PrimaryNetwork};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub(crate) use selector::labels;

@@ -1,30 +1,12 @@
 //! Networks of pods other than the cluster network. weir does not judge their connections.
 
-use std::collections::BTreeSet;
-
-use weir_model::{Location, Name, Selector};
+use weir_model::{Attachments, Location, Name, Selector};
 
 use super::{Home, LowerContext, Lowered, meta, selector};
 use crate::{
     check,
     document::{self, Tree},
 };
-
-/// The networks of a pod other than the cluster network. weir does not judge their connections.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Attachments {
-    /// The network that replaces the cluster network: all connections of the pod use it.
-    pub primary: Option<Name>,
-    /// The networks beside the cluster network.
-    pub secondary: BTreeSet<Name>,
-}
-
-impl Attachments {
-    /// Whether the pod has only the cluster network.
-    pub fn is_empty(&self) -> bool {
-        self.primary.is_none() && self.secondary.is_empty()
-    }
-}
 
 /// A network that replaces the cluster network of the pods of some namespaces.
 #[derive(Debug)]

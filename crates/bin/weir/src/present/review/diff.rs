@@ -102,6 +102,12 @@ pub(crate) fn page(diff: &PolicyDiff, states: [&ReachState; 2]) -> String {
         }
         table(&mut page, &of_side(side, now), states);
     }
+    let not_judged: Vec<String> = diff.not_judged.pods.iter().map(ToString::to_string).collect();
+    if !not_judged.is_empty() {
+        let names = escape(&abbreviated(&not_judged));
+        let pods = count(not_judged.len(), "pod");
+        page.paragraph(&format!("**{pods} not judged** (not on the cluster network): {names}"));
+    }
     page.finish()
 }
 

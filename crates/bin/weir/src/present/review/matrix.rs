@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_model::{Direction, Location, PodId, Severity, Verdict, World};
-use weir_reach::{Cell, Connection, Coverage, Exposure, Matrix, phrase};
+use weir_reach::{Cell, Connection, Coverage, Exposure, Matrix, OtherNetworks, phrase};
 
 use super::{
     Remark,
@@ -57,7 +57,8 @@ pub(crate) fn remarks(matrix: &Matrix, locations: &EndLocations<'_>) -> Vec<Rema
 fn reach(cell: &Cell) -> String {
     match cell.coverage() {
         Coverage::All => phrase(&cell.allowed),
-        _ => open_ports(cell),
+        Coverage::Unknown => "not judged".to_owned(),
+        Coverage::Some | Coverage::None => open_ports(cell),
     }
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn page(matrix: &Matrix, elsewhere: &[Connection]) -> String {
     let is_open = |(_, _, cell): &(&str, &str, &Cell)| match cell.coverage() {
         Coverage::All => matrix.ends.len() > MAX_TABLE_ROWS,
         Coverage::Some => true,
-        Coverage::None => false,
+        Coverage::None | Coverage::Unknown => false,
     };
     let open: Vec<_> = matrix.connections().filter(is_open).collect();
     page.table(&["from", "to", "open ports"], &open, |(from, to, cell)| {
@@ -103,8 +104,11 @@ fn grid(page: &mut Page, matrix: &Matrix) {
                 Some(Coverage::All) => "✅",
                 Some(Coverage::Some) => "🟡",
                 Some(Coverage::None) => "❌",
+                Some(Coverage::Unknown) => "?",
             };
-            sign.to_owned()
+            let is_partial = |cell: &&Cell| cell.other_networks == OtherNetworks::Also;
+            let also = if cell.as_deref().filter(is_partial).is_some() { "?" } else { "" };
+            format!("{sign}{also}")
         }));
         row
     });
@@ -112,6 +116,10 @@ fn grid(page: &mut Page, matrix: &Matrix) {
         "✅ all, 🟡 some of: {}; ❌ closed, on every port",
         escape(&matrix.ports)
     ));
+    let mut cells = matrix.connections();
+    if cells.any(|(_, _, cell)| cell.other_networks != OtherNetworks::None) {
+        page.paragraph("? not judged: other networks than the cluster network");
+    }
 }
 
 /// A remark for each entry of an exposure, at the manifest of its first pod.
