@@ -47,7 +47,7 @@ use crate::{
 /// listens on counts as reached; a UDP server that never answers counts as denied.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml\n  weir test --live --probe-image REGISTRY/weir:0.1.0 examples/shop/tests.yaml"
+    after_help = "Examples:\n  weir test examples/shop/tests.yaml\n  weir test --datapath nftables examples/shop/tests.yaml\n  weir test --datapath hcn examples/shop/tests.yaml\n  kubectl weir test --live --probe-image REGISTRY/weir:0.1.0 examples/shop/tests.yaml"
 )]
 pub(crate) struct TestCommand {
     /// Files or folders with policy tests
