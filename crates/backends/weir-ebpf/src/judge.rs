@@ -1,4 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+
 //! The functions of the program that evaluate rules: for a connection, and for a tier.
+//!
+//! They are a part of the loaded program, so this file has the licences of `program.rs`.
 
 use weir_model::IpFamily;
 
