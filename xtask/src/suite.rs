@@ -29,6 +29,20 @@ pub(crate) struct TestBinary {
     folder: PathBuf,
 }
 
+/// The groups of crates, those whose tests take longest first.
+const GROUPS: [&str; 3] = ["bin", "edge", "backends"];
+
+impl TestBinary {
+    /// The position of the group of the crate.
+    fn rank(&self) -> usize {
+        let group = self.folder.parent().and_then(|group| group.file_name());
+        GROUPS
+            .iter()
+            .position(|name| group.is_some_and(|group| group == *name))
+            .unwrap_or(GROUPS.len())
+    }
+}
+
 /// Runs test binaries and passes each line of their output to `on_line`. Returns whether all of
 /// them succeeded.
 pub(crate) fn run(
@@ -36,8 +50,8 @@ pub(crate) fn run(
     environment: &[(&str, &str)],
     on_line: impl FnMut(&str) + Send,
 ) -> Result<bool> {
-    // Cargo lists dependencies first. The binaries that take longest depend on most crates.
-    binaries.reverse();
+    // The binaries that take longest come first.
+    binaries.sort_by_key(TestBinary::rank);
     let queue = Mutex::new(binaries.into_iter());
     let output = Mutex::new((on_line, true));
     std::thread::scope(|scope| {
