@@ -77,7 +77,9 @@ fn traces(site: &Site) -> Vec<String> {
 /// Cleanup and uninstall, as the guide says, leave no rule, file or CNI entry.
 pub(crate) fn uninstall(site: &mut Site) {
     // The other tests may have left an agent.
-    for values in [&[][..], &["agent.datapath=iptables"]] {
+    for (name, values) in
+        [("after-nftables", &[][..]), ("after-iptables", &["agent.datapath=iptables"])]
+    {
         site.helm_upgrade(values);
         let installed = traces(site);
         assert!(installed.iter().all(|node| node.contains("weir-cni")), "{installed:#?}");
@@ -92,7 +94,6 @@ pub(crate) fn uninstall(site: &mut Site) {
             );
         }
         // Pods start again without weir.
-        let name = "after";
         site.apply(&[namespace(name), idle(name, "one", "n1"), idle(name, "two", "n2")]);
         site.await_pods(name, &["one", "two"]);
         site.delete_namespace(name);
