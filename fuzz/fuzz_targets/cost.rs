@@ -11,6 +11,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use rustix::time::{ClockId, clock_gettime};
+use weir_aci::{AciSettings, Files, GroupNames, Hpp};
 use weir_engine::{Engine, Locality};
 use weir_model::{Program, World};
 use weir_testkit::HostileMixture;
@@ -28,6 +29,8 @@ struct Budget {
 
 const READ: Budget = Budget { peak: (1 << 20, 60), total: (1 << 20, 300), time: (2_000_000, 100) };
 const COMPILE: Budget = Budget { peak: (1 << 20, 60), total: (2 << 20, 300), time: (2_000_000, 100) };
+/// A file lists each network with each port, up to a number that does not depend on the policy.
+const FILES: Budget = Budget { peak: (128 << 20, 150), total: (1 << 30, 600), time: (8_000_000, 200) };
 const RENDER: Budget = Budget { peak: (2 << 20, 150), total: (8 << 20, 600), time: (2_000_000, 200) };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -50,7 +53,19 @@ fuzz_target!(|bytes: &[u8]| {
         let (pod, endpoint) = program.endpoints.first_key_value()?;
         Some(weir_hcn::render(pod, endpoint, &program, &BTreeSet::new()))
     });
+    check("aci", size, &FILES, &mixture, || aci_files(&world));
 });
+
+/// Renders the files of the node that opflex-agent reads, and returns their number.
+fn aci_files(world: &World) -> usize {
+    let settings = AciSettings { prefix: "demo".into() };
+    let mut hpp = Hpp::new(settings.clone());
+    hpp.apply(&world.changes().collect::<Vec<_>>());
+    let mut files = Files::new(&settings, "kube-system", "here", GroupNames::Policy);
+    world.pods.values().for_each(|pod| files.put_pod(pod));
+    hpp.objects().values().for_each(|object| files.put(object.clone()));
+    files.drain_dirty().count()
+}
 
 /// Runs a step, and fails if it exceeds its budget.
 fn check<T>(

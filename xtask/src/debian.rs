@@ -98,7 +98,7 @@ impl<'a> Packages<'a> {
                 apt.args(["-o", &format!("{name}={architecture}")]);
             }
         }
-        apt.args(["-q"]).args(arguments).current_dir(self.folder);
+        apt.args(["-q"]).args(arguments).current_dir(self.folder).stdout(std::io::stderr());
         apt
     }
 }

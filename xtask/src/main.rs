@@ -36,6 +36,7 @@ Usage: cargo xtask <task>
   test fast           Check the format, lint the core, run the tests that need no root and no cluster.
   test netns          Run the tests of the Linux datapaths in network namespaces.
   test cluster        Run the tests with a real API server.
+  test e2e            Test the chart and `kubectl weir` in a cluster with two real nodes. Needs root.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.
   test image          Build the images, and start their programs, in an emulator if necessary.
                       Needs two optimized builds; `test` does not include it.
@@ -47,7 +48,10 @@ Usage: cargo xtask <task>
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
   cluster build       Build the programs of a cluster into the cache. `test` does this too.
   cluster up          Start a cluster of real nodes on this machine: containerd, kubelet, kube-proxy.
-                      --nodes N: 2 unless given. --image FILE: import an image (repeatable).
+                      Imports the images of this tree, which it builds, and prints the settings with
+                      which `kubectl weir install` works; evaluate its output in a shell.
+                      --nodes N: 2 unless given. --image FILE: build nothing, and import this image
+                      instead (repeatable).
                       --kubernetes DIR: the programs of another version. Needs root.
   cluster down        Remove that cluster.
   image               Write the images of Linux nodes to target/images, without a container engine.

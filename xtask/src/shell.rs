@@ -51,8 +51,14 @@ pub(crate) fn run_with_output(mut command: Command, mut on_line: impl FnMut(&str
 
 /// Installs a Debian package.
 pub(crate) fn apt_install(package: &str) -> Result<()> {
-    run(command("apt-get", &["update"]))?;
-    run(command("apt-get", &["install", "-y", package]))
+    // The output of a task is for programs.
+    let apt = |arguments: &[&str]| {
+        let mut apt = command("apt-get", arguments);
+        apt.stdout(std::io::stderr());
+        run(apt)
+    };
+    apt(&["update"])?;
+    apt(&["install", "-y", package])
         .with_context(|| format!("cannot install {package}; install it yourself"))
 }
 

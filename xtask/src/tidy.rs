@@ -100,7 +100,13 @@ fn arrows_point_inward() {
                 !folder.starts_with("crates/edge/") || goes_to(&edge),
                 "{package} is an edge and must not link {dependency}"
             );
-            let backend = ["crates/core/weir-model", "crates/core/weir-datapath", "crates/linux/"];
+            // A backend links weir-names through weir-netfilter only.
+            let backend = [
+                "crates/core/weir-model",
+                "crates/core/weir-datapath",
+                "crates/core/weir-names",
+                "crates/linux/",
+            ];
             assert!(
                 !folder.starts_with("crates/backends/") || goes_to(&backend),
                 "{package} is a backend and must not link {dependency}"

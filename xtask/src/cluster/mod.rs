@@ -6,7 +6,10 @@ use std::{
     fs,
     io::Write,
     net::{SocketAddr, TcpListener},
-    os::{fd::AsFd, unix::process::CommandExt},
+    os::{
+        fd::AsFd,
+        unix::{fs::symlink, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::Stdio,
     time::Instant,
@@ -15,6 +18,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 pub(crate) use build::run as build;
 use weir_testbed::{NodePrograms, Options, Testbed};
+
+use crate::{image, test};
 
 /// Runs a task about clusters.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
@@ -69,14 +74,22 @@ fn up(words: &[&str]) -> Result<()> {
     if folder.exists() {
         bail!("a cluster exists already; remove it with `cargo xtask cluster down`");
     }
+    test::kernel_tools()?;
     if NodePrograms::find(kubernetes.as_deref()).is_err() {
         build()?;
     }
+    let (images, weir) = if images.is_empty() {
+        let own = image::write_native()?;
+        (own.archives, Some(own.weir))
+    } else {
+        (images, None)
+    };
     let programs = NodePrograms::find(kubernetes.as_deref())?;
     let start = Instant::now();
     let options = Options { folder: folder.clone(), nodes, images };
     let started = Testbed::up(&programs, &options).map_err(anyhow::Error::from);
     let started = started.and_then(|testbed| start_relay(&testbed, &folder));
+    let started = started.and_then(|()| link_plugin(weir.as_deref(), &folder));
     if let Err(error) = started {
         let logs = read_logs(&folder);
         weir_testbed::remove(&folder)?;
@@ -88,9 +101,18 @@ fn up(words: &[&str]) -> Result<()> {
         start.elapsed().as_secs(),
         folder.display()
     );
-    let config = folder.join("kubeconfig-outside");
+    let (config, bin) = (folder.join("kubeconfig-outside"), folder.join("bin"));
     writeln!(std::io::stdout(), "export KUBECONFIG={}", config.display())?;
+    writeln!(std::io::stdout(), "export PATH={}:$PATH", bin.display())?;
     Ok(())
+}
+
+/// Makes `kubectl weir` available in a folder of the cluster, if this task has built it.
+fn link_plugin(weir: Option<&Path>, folder: &Path) -> Result<()> {
+    let bin = folder.join("bin");
+    fs::create_dir(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
+    let Some(weir) = weir else { return Ok(()) };
+    symlink(weir, bin.join("kubectl-weir")).context("cannot link kubectl-weir")
 }
 
 /// The ends of all logs.

@@ -29,6 +29,9 @@ use crate::shell::{self, root};
 /// The repository of the image, as in the chart's default values.
 const REPOSITORY: &str = "localhost/weir";
 
+/// The largest archive.
+const MAX_BYTES: u64 = 35_000_000;
+
 /// A kind of image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
@@ -46,17 +49,14 @@ impl Variant {
         }
     }
 
-    /// The largest archive. On arm64, Debian aligns each of the hundred extensions of iptables to 64 KiB.
-    fn max_bytes(self) -> u64 {
-        match self {
-            Variant::Plain => 35_000_000,
-            Variant::Iptables => 40_000_000,
-        }
-    }
-
     /// The name of the image without its repository.
     fn tag(self) -> String {
         format!("{}{}", env!("CARGO_PKG_VERSION"), self.suffix())
+    }
+
+    /// The name of the docker archive for a processor.
+    fn archive(self, architecture: &str) -> String {
+        format!("weir-{}-{architecture}.tar", self.tag())
     }
 }
 
@@ -72,6 +72,28 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     };
     let folder = programs::target_folder(&root()).join("images");
     write_all(&toolchains, &folder).map(|_| ())
+}
+
+/// The images of this tree for this machine, and the program that they contain.
+pub(crate) struct NativeImages {
+    /// Docker archives: for nftables, and for iptables.
+    pub(crate) archives: Vec<PathBuf>,
+    pub(crate) weir: PathBuf,
+}
+
+/// Writes the images of this tree for this machine. If nothing changed, that takes seconds.
+pub(crate) fn write_native() -> Result<NativeImages> {
+    let native = TOOLCHAINS.iter().find(|one| one.is_native());
+    let native = native.context("images are built on amd64 or arm64")?;
+    let target = programs::target_folder(&root());
+    let folder = target.join("cluster-images");
+    write_all(&[native], &folder)?;
+    let architecture = native.architecture.as_str();
+    let archive = |variant: Variant| folder.join(variant.archive(architecture));
+    Ok(NativeImages {
+        archives: [Variant::Plain, Variant::Iptables].map(archive).into(),
+        weir: target.join("programs").join(architecture).join("weir"),
+    })
 }
 
 /// Builds the programs and writes all images into a folder. Returns the roots of the iptables packages.
@@ -90,14 +112,12 @@ pub(crate) fn write_all(toolchains: &[&Toolchain], folder: &Path) -> Result<Vec<
         let packages = iptables::unpack(toolchain.architecture)?;
         for (list, variant) in images.iter_mut().zip([Variant::Plain, Variant::Iptables]) {
             let image = compose(variant, toolchain, &programs, &packages, folder)?;
-            let tag = variant.tag();
-            let archive = folder.join(format!("weir-{tag}-{}.tar", image.architecture.as_str()));
+            let archive = folder.join(variant.archive(image.architecture.as_str()));
             image.write(&archive)?;
             let size = fs::metadata(&archive)?.len();
             eprintln!("{}: {:.1} MB", archive.display(), size as f64 / 1e6);
-            let max = variant.max_bytes();
-            if size > max {
-                bail!("{} is larger than {} MB", archive.display(), max / 1_000_000);
+            if size > MAX_BYTES {
+                bail!("{} is larger than {} MB", archive.display(), MAX_BYTES / 1_000_000);
             }
             list.push(image);
         }

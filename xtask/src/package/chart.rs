@@ -14,7 +14,7 @@ const EVERYTHING: &[&str] = &[
     "agent.cni.enabled=true",
     "agent.datapath=iptables",
     "windows.enabled=true",
-    "controller.enable={clusterset,hpp,memcached}",
+    "controller.enable={clusterset,conditions,hpp,memcached}",
     "controller.clusterset.clusterId=east",
     "controller.clusterset.podCidrs={10.1.0.0/16}",
     "controller.clusterset.memberCidrs.west={10.2.0.0/16,fd02::/64}",
@@ -93,7 +93,8 @@ fn the_namespace_and_the_definitions_have_separate_files() {
 fn controllers_share_no_object_and_no_lease() {
     let is_controller = |manifest: &&Manifest| manifest.file.starts_with("controller-");
     let controllers: Vec<&Manifest> = MANIFESTS.iter().filter(is_controller).collect();
-    assert_eq!(controllers.len(), CONTROLLERS.len());
+    // conditions has no definitions.
+    assert_eq!(controllers.len(), 1 + CONTROLLERS.len());
     let mut leases = BTreeSet::new();
     for one in controllers {
         for other in MANIFESTS.iter().filter(|other| other.file != one.file) {
@@ -130,7 +131,7 @@ fn helm_lint_reports_nothing() {
 fn an_invalid_value_is_rejected_with_its_name() {
     for (value, names) in [
         ("agent.datapth=iptables", "datapth"),
-        ("agent.datapath=ebpf", "agent.datapath"),
+        ("agent.datapath=xdp", "agent.datapath"),
         ("agent.established=maybe", "agent.established"),
         ("agent.cni.onFailure=ignore", "agent.cni.onFailure"),
         ("agent.cni.timeout=90", "agent.cni.timeout"),
@@ -152,6 +153,20 @@ fn an_invalid_value_is_rejected_with_its_name() {
         let error = render("weir", &values).expect_err("no audit").to_string();
         assert!(error.contains("agent.audit"), "{values:?}: {error}");
     }
+    // The agents could write the Leases of the control plane.
+    let conditions = |namespace| {
+        let mut helm = HELM.command().expect("helm");
+        helm.args(["template", "weir", CHART, "-n", namespace]);
+        helm.args(["--set", "controller.enable={conditions}"]);
+        let output = helm.output().expect("helm runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(conditions("weir-system").0);
+    let (is_rendered, error) = conditions("kube-system");
+    assert!(
+        !is_rendered && error.contains("conditions is not supported in kube-system"),
+        "{error}"
+    );
     // An empty list would render no --member-cidr, and the controller would trust every address.
     let mut helm = HELM.command().expect("helm");
     helm.args(["lint", CHART, "--set-json", r#"controller.clusterset.memberCidrs={"west":[]}"#]);
@@ -247,7 +262,7 @@ fn controllers_meet_the_pod_security_level_of_their_namespace() {
             assert!(container["ports"][0]["hostPort"].is_null());
         }
     }
-    assert_eq!(deployments, 1 + CONTROLLERS.len());
+    assert_eq!(deployments, 2 + CONTROLLERS.len());
 }
 
 #[test]
@@ -345,6 +360,21 @@ fn an_agent_without_the_cni_plugin_mounts_no_host_path() {
     }
     // A plugin that was enabled before would wait for an agent without a socket.
     assert_eq!(pod["initContainers"][0]["args"][0], "uninstall");
+}
+
+#[test]
+fn only_an_agent_that_sends_packets_gets_net_raw() {
+    let has_raw = |values: &[&str]| {
+        let agent = documents(&render("weir", values).expect("renders"));
+        let set = agent.iter().find(|document| kind(document) == "DaemonSet").expect("a DaemonSet");
+        let containers = &set["spec"]["template"]["spec"]["containers"];
+        containers[0]["securityContext"]["capabilities"]["add"].to_string().contains("NET_RAW")
+    };
+    let (ebpf, reject) = ("agent.datapath=ebpf", "agent.denied=reject");
+    assert!(has_raw(&[ebpf, reject]));
+    assert!(!has_raw(&[ebpf]));
+    assert!(!has_raw(&[ebpf, reject, "agent.audit=true"]));
+    assert!(!has_raw(&[reject]));
 }
 
 #[test]

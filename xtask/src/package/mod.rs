@@ -143,6 +143,19 @@ const MANIFESTS: &[Manifest] = &[
         what: "the clusterset controller; edit the cluster id, pod CIDRs and broker URL, and create the Secret weir-broker",
     },
     Manifest {
+        file: "controller-conditions.yaml",
+        from: Origin::Release(
+            "weir-conditions",
+            &[
+                "agent.enabled=false",
+                "crds.install=false",
+                "controller.enable={conditions}",
+                "controller.createNamespace=false",
+            ],
+        ),
+        what: "the conditions controller; the agents need --report-to and the right to write Leases, which the chart gives them",
+    },
+    Manifest {
         file: "controller-hpp.yaml",
         from: Origin::Release(
             "weir-hpp",

@@ -129,8 +129,12 @@ fn check(file: &str, account: &str, expected: Expect) {
                 continue;
             }
             let unnamed = (target.0.clone(), target.1.clone(), String::new());
-            let places =
-                [("everywhere", ""), ("in its own namespace", home), ("in ACI's namespace", ACI)];
+            let places = [
+                ("everywhere", ""),
+                ("in its own namespace", home),
+                ("in ACI's namespace", ACI),
+                ("in the agents' namespace", NAMESPACE),
+            ];
             let Some((place, at)) = places.into_iter().find(|(_, at)| can(account, at)) else {
                 continue;
             };
@@ -183,6 +187,33 @@ fn the_memcached_controller_can_only_write_network_policies_status_and_its_lease
             leases.coordination.k8s.io: create in its own namespace
             leases.coordination.k8s.io weir-memcached-controller: get update in its own namespace
         "#]],
+    );
+}
+
+#[test]
+fn the_conditions_controller_can_only_write_status_and_its_lease() {
+    check(
+        "controller-conditions.yaml",
+        "weir-conditions-controller",
+        expect![[r#"
+        events: create patch everywhere
+        namespaces: list watch everywhere
+        nodes: list watch everywhere
+        pods: list watch everywhere
+        customresourcedefinitions.apiextensions.k8s.io adminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io: get everywhere
+        customresourcedefinitions.apiextensions.k8s.io clusternetworkpolicies.policy.networking.k8s.io: get everywhere
+        networkpolicies.networking.k8s.io: list watch everywhere
+        adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        adminnetworkpolicies/status.policy.networking.k8s.io: patch everywhere
+        baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        baselineadminnetworkpolicies/status.policy.networking.k8s.io: patch everywhere
+        clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        clusternetworkpolicies/status.policy.networking.k8s.io: patch everywhere
+        leases.coordination.k8s.io: create in its own namespace
+        leases.coordination.k8s.io weir-conditions-controller: get update in its own namespace
+        leases.coordination.k8s.io: list watch in the agents' namespace
+    "#]],
     );
 }
 

@@ -49,7 +49,7 @@ pub struct NetpolLimits {
 
 impl Default for NetpolLimits {
     fn default() -> Self {
-        NetpolLimits { own_networks: 100, pairs: 1_000_000 }
+        NetpolLimits { own_networks: 100, pairs: 250_000 }
     }
 }
 
@@ -66,13 +66,13 @@ pub fn render_within(
         limits,
         pairs: 0,
         remotes: BTreeMap::new(),
-        objects: Vec::new(),
+        objects: Objects::default(),
         warnings: Vec::new(),
     };
     writer.group(pol);
     if writer.pairs > limits.pairs {
         let (count, most) = (writer.pairs, limits.pairs);
-        (writer.objects, writer.warnings) = (Vec::new(), Vec::new());
+        (writer.objects, writer.warnings) = (Objects::default(), Vec::new());
         let closed = pol.hostprot_subj.iter();
         let closed = closed.map(|one| Subj { name: one.name.clone(), ..Subj::default() });
         writer.group(&PolSpec { hostprot_subj: closed.collect(), ..pol.clone() });
@@ -81,9 +81,41 @@ pub fn render_within(
             pol.name
         ));
     }
-    let text = serde_json::to_string_pretty(&writer.objects).unwrap_or_default();
-    let warnings = writer.warnings;
+    let (text, warnings) = (writer.objects.into_array(), writer.warnings);
     Netpol { file: format!("{}.netpol", pol.name), text, warnings }
+}
+
+/// The text of an array of objects. Their text is a third of the objects in memory.
+#[derive(Default)]
+struct Objects(String);
+
+impl Objects {
+    /// Where the next object begins.
+    fn end(&self) -> usize {
+        self.0.len()
+    }
+
+    fn push(&mut self, object: &Mo) {
+        self.0 += &Objects::entry(object);
+    }
+
+    /// Inserts an object before those that were added after `at`.
+    fn insert(&mut self, at: usize, object: &Mo) {
+        self.0.insert_str(at, &Objects::entry(object));
+    }
+
+    fn entry(object: &Mo) -> String {
+        let text = serde_json::to_string_pretty(object).unwrap_or_default();
+        format!("\n{text},").replace('\n', "\n  ")
+    }
+
+    /// The whole array.
+    fn into_array(mut self) -> String {
+        self.0.pop();
+        self.0.insert(0, '[');
+        self.0 += if self.0.len() > 1 { "\n]" } else { "]" };
+        self.0
+    }
 }
 
 /// Why a subject or a rule cannot be an object of the file.
@@ -97,7 +129,7 @@ struct NetpolBuilder<'a> {
     pairs: usize,
     /// The networks of each distinct description of peers.
     remotes: BTreeMap<RemoteKey, Remote>,
-    objects: Vec<Mo>,
+    objects: Objects,
     warnings: Vec<String>,
 }
 
@@ -128,8 +160,7 @@ impl NetpolBuilder<'_> {
         let uri =
             format!("/PolicyUniverse/PolicySpace/{}/GbpLocalSecGroup/{}/", self.space, pol.name);
         let mut group = Mo::new("GbpLocalSecGroup", uri).with("name", pol.name.as_str());
-        let at = self.objects.len();
-        self.objects.push(Mo::default());
+        let at = self.objects.end();
         let mut subjects = BTreeSet::new();
         for subject in &pol.hostprot_subj {
             if !name::is_plain(&subject.name) || !subjects.insert(&subject.name) {
@@ -140,8 +171,7 @@ impl NetpolBuilder<'_> {
             let uri = format!("{}GbpLocalSecGroupSubject/{}/", group.uri, subject.name);
             let mo = Mo::new("GbpLocalSecGroupSubject", uri).with("name", subject.name.as_str());
             let mut mo = mo.under(&mut group);
-            let at = self.objects.len();
-            self.objects.push(Mo::default());
+            let at = self.objects.end();
             let mut seen = BTreeSet::new();
             for rule in &subject.hostprot_rule {
                 let path = format!("{}|{}|{}", pol.name, subject.name, rule.name);
@@ -154,9 +184,9 @@ impl NetpolBuilder<'_> {
                     self.warnings.push(format!("rule {path} is left out: {why}"));
                 }
             }
-            self.objects[at] = mo;
+            self.objects.insert(at, &mo);
         }
-        self.objects[at] = group;
+        self.objects.insert(at, &group);
     }
 
     fn rule(&mut self, path: &str, rule: &HostprotRule, subject: &mut Mo) -> Result<(), String> {
@@ -222,12 +252,17 @@ impl NetpolBuilder<'_> {
                 about = about.with(name, number);
             }
         }
-        self.objects.extend([mo, to_classifier, to_action, to_remote, about]);
+        for object in [mo, to_classifier, to_action, to_remote, about] {
+            self.objects.push(&object);
+        }
         if *subnets_key == key {
             let mut subnets = Mo::new("GbpLocalSubnets", subnets_uri).with("name", path);
-            let each: Vec<Mo> = remote.nets.iter().map(|net| subnet(*net, &mut subnets)).collect();
-            self.objects.push(subnets);
-            self.objects.extend(each);
+            let at = self.objects.end();
+            for net in remote.nets.iter() {
+                let object = subnet(*net, &mut subnets);
+                self.objects.push(&object);
+            }
+            self.objects.insert(at, &subnets);
         }
         Ok(())
     }

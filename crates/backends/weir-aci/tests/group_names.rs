@@ -8,7 +8,7 @@ use weir_aci::{
     AciSettings, Evaluator, Files, GroupNames, HostprotId, HostprotKind, Hpp, Netpol, Pol,
 };
 use weir_api::ManifestReader;
-use weir_model::{Change, Key, Object, PodId, PolicyId, PolicyKind};
+use weir_model::{Change, Key, PodId, PolicyId, PolicyKind};
 
 const CLUSTER: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
@@ -42,11 +42,7 @@ impl Node {
         let objects = reader.finish().objects;
         let files = Files::new(&settings, "k", "n1", group_names);
         let mut node = Node { hpp: Hpp::new(settings), files, on_disk: BTreeMap::new() };
-        for object in &objects {
-            if let Object::Pod(pod) = object {
-                node.files.put_pod(pod);
-            }
-        }
+        objects.pods().for_each(|pod| node.files.put_pod(pod));
         let first: Vec<_> = node.hpp.objects().values().cloned().collect();
         first.into_iter().for_each(|object| node.files.put(object));
         node.apply(&objects.into_iter().map(Change::Put).collect::<Vec<_>>());

@@ -1,23 +1,20 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::IpNet;
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Established, Mode, TerminateFlows,
 };
-use weir_model::{IpFamily, Protocol};
+use weir_model::IpFamily;
 use weir_netfilter::BlockedReply;
 
 use crate::{
     EbpfPlanner, Installed, MapPlan, MapStep, Tables, Write,
     digest::{Digest, digest},
+    drift::Comparison,
     kernel::{Installation, Kernel, KernelError},
-    layout::{
-        CAUSES, Config, Decision, Identity, MapId, PodEntry, PortPrefix, TierAction, flow_element,
-    },
+    layout::{CAUSES, Config, Identity, MapId, PodEntry, flow_element},
     program,
     sys::Map,
 };
@@ -34,6 +31,8 @@ pub struct Ebpf {
     orphans: Vec<Installation>,
     /// The replies that a replaced datapath blocked, until the maps have their connections.
     inherited: BTreeSet<BlockedReply>,
+    /// How far the elements of the maps were compared with the planned ones.
+    comparison: Comparison,
 }
 
 type Maps = BTreeMap<MapId, Map>;
@@ -60,7 +59,8 @@ impl Ebpf {
         let kernel = Kernel::open().map_err(failed("cannot open eBPF"))?;
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
-        Ok(Ebpf { kernel, mode, established, current: None, orphans, inherited })
+        let comparison = Comparison::default();
+        Ok(Ebpf { kernel, mode, established, current: None, orphans, inherited, comparison })
     }
 
     /// Sets what happens to connections that a change forbids.
@@ -101,9 +101,7 @@ impl Ebpf {
 
     fn replace(&mut self, tables: &Tables, capacity: u32) -> Result<(), ApplyError> {
         let maps = self.kernel.create_maps(capacity).map_err(failed("cannot create maps"))?;
-        for write in tables.writes() {
-            perform(&maps, &write).map_err(failed_io("cannot fill a map"))?;
-        }
+        fill(&maps, tables).map_err(failed_io("cannot fill a map"))?;
         let added = self.add_inherited(&maps, &tables.config);
         added.map_err(failed_io("cannot block replies"))?;
         let list = || self.kernel.installations().map_err(failed("cannot list the rules"));
@@ -122,20 +120,14 @@ impl Ebpf {
         Ok(())
     }
 
-    fn write(&self, write: &Write) -> Result<(), ApplyError> {
+    fn write(&self, writes: &[&Write]) -> Result<(), ApplyError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
         let Some((_, installation)) = &self.current else {
             return Err(failed_io("cannot write a map")(io::ErrorKind::NotFound.into()));
         };
-        perform(&installation.maps, write).map_err(failed_io("cannot write a map"))
-    }
-}
-
-fn perform(maps: &Maps, write: &Write) -> io::Result<()> {
-    let (map, key, value) = write.encode();
-    let map = maps.get(&map).ok_or(io::ErrorKind::NotFound)?;
-    match value {
-        Some(value) => map.update(&key, &value),
-        None => map.delete(&key),
+        perform(&installation.maps, writes).map_err(failed_io("cannot write a map"))
     }
 }
 
@@ -167,21 +159,31 @@ impl Datapath for Ebpf {
             self.kernel.forget_flows().map_err(failed("cannot remove the connections"))?;
             return Ok(Installed { tables: Some(Tables::default()), ..Installed::default() });
         };
-        let capacity = maps.get(&MapId::Decisions).map_or(0, Map::capacity);
-        self.current = self.kernel.with_links(number, maps).map(|one| (number, one));
-        let is_intact = numbers.len() == 1 && self.current.is_some();
+        let capacity = maps.get(&MapId::Decisions).map_or(0, |map| map.declaration().max_entries);
+        let current = self.kernel.with_links(number, maps);
+        let is_attached = current.as_ref().map(|one| self.kernel.is_attached(one)).transpose();
+        let is_attached = is_attached.map_err(failed("cannot check the programs"))?;
+        let is_intact = numbers.len() == 1 && is_attached == Some(true);
+        self.current = current.map(|one| (number, one));
+        self.comparison = Comparison::default();
         Ok(Installed { tables: Some(tables), is_intact, capacity })
     }
 
     fn apply(&mut self, plan: &MapPlan) -> Result<(), ApplyError> {
+        let mut writes = Vec::new();
         for step in &plan.steps {
+            if let MapStep::Write(write) = step {
+                writes.push(write);
+                continue;
+            }
+            self.write(&mem::take(&mut writes))?;
             match step {
                 MapStep::Replace(tables, capacity) => self.replace(tables, *capacity)?,
-                MapStep::Write(write) => self.write(write)?,
                 MapStep::Wait => weir_netfilter::wait_for_packets(),
+                MapStep::Write(_) => (),
             }
         }
-        Ok(())
+        self.write(&writes)
     }
 
     fn drift(&mut self, planner: &EbpfPlanner) -> Result<Drift, ApplyError> {
@@ -190,22 +192,13 @@ impl Datapath for Ebpf {
         if numbers != [*number] || !installation.has_names() {
             return Ok(Drift::Changed);
         }
-        // The settings, and the addresses and rules of the pods of this node.
-        let tables = planner.tables();
-        let pods = tables.addresses.iter().filter_map(|(address, identity)| match identity {
-            Identity::Kind(_) => None,
-            Identity::Pod(number) => Some([
-                Write::Address(*address, Some(*identity)),
-                Write::Pod(*number, *tables.pods.get(number)?),
-            ]),
-        });
-        for write in pods.flatten().chain([Write::Config(tables.config)]) {
-            let (map, key, value) = write.encode();
-            let found = installation.maps.get(&map).map(|map| map.lookup(&key));
-            let found = found.transpose().map_err(failed_io("cannot read a map"))?.flatten();
-            if found != value {
-                return Ok(Drift::Changed);
-            }
+        let is_attached = self.kernel.is_attached(installation);
+        if !is_attached.map_err(failed("cannot check the programs"))? {
+            return Ok(Drift::Changed);
+        }
+        let compared = self.comparison.next_are_equal(&installation.maps, planner.tables());
+        if !compared.map_err(failed_io("cannot read a map"))? {
+            return Ok(Drift::Changed);
         }
         Ok(Drift::None)
     }
@@ -220,15 +213,7 @@ impl Datapath for Ebpf {
 
     fn denied(&mut self) -> Result<Vec<u64>, ApplyError> {
         let Some((_, installation)) = &self.current else { return Ok(Vec::new()) };
-        let Some(map) = installation.maps.get(&MapId::Denied) else { return Ok(Vec::new()) };
-        let count = |cause: u32| {
-            let value = map.lookup(&cause.to_ne_bytes())?.unwrap_or_default();
-            let counts = value
-                .chunks_exact(8)
-                .filter_map(|count| Some(u64::from_ne_bytes(count.try_into().ok()?)));
-            Ok(counts.sum())
-        };
-        (0..CAUSES).map(count).collect::<io::Result<_>>().map_err(failed_io("cannot read counters"))
+        denied_packets(&installation.maps).map_err(failed_io("cannot read counters"))
     }
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<EbpfPlanner>> {
@@ -245,72 +230,85 @@ impl TerminateFlows<EbpfPlanner> for Ebpf {
         _: &EndingFlows<'_>,
     ) -> Result<usize, ApplyError> {
         let write = planner.next_epoch();
-        self.write(&write)?;
+        self.write(&[&write])?;
         Ok(0)
     }
 }
 
+/// The number of denied packets by cause.
+pub(crate) fn denied_packets(maps: &Maps) -> io::Result<Vec<u64>> {
+    let Some(map) = maps.get(&MapId::Denied) else { return Ok(Vec::new()) };
+    let count = |cause: u32| {
+        let value = map.lookup(&cause.to_ne_bytes())?.unwrap_or_default();
+        let counts = value
+            .chunks_exact(8)
+            .filter_map(|count| Some(u64::from_ne_bytes(count.try_into().ok()?)));
+        Ok(counts.sum())
+    };
+    (0..CAUSES).map(count).collect()
+}
+
 /// Reads the content of the maps; `None` if a part has another layout.
-fn read_tables(maps: &Maps) -> io::Result<Option<Tables>> {
+pub(crate) fn read_tables(maps: &Maps) -> io::Result<Option<Tables>> {
     let mut tables = Tables::default();
-    for (id, map) in maps {
-        if matches!(id, MapId::Flows(_) | MapId::Denied) {
-            continue;
-        }
-        for (key, value) in map.elements()? {
-            if read_element(&mut tables, *id, &key, &value).is_none() {
-                return Ok(None);
-            }
+    for (id, map) in maps.iter().filter(|(id, _)| id.is_table() && **id != MapId::Pods) {
+        for (key, value) in map.elements()?.iter() {
+            let Some(write) = Write::decode(*id, key, value) else { return Ok(None) };
+            tables.apply(&write);
         }
     }
-    // The map of pods is an array: numbers that no address has are empty or unused.
-    let is_used =
-        |number: &u32| tables.addresses.values().any(|one| *one == Identity::Pod(*number));
-    let used: Vec<u32> = tables.pods.keys().copied().filter(is_used).collect();
-    tables.pods.retain(|number, _| used.contains(number));
+    // The map of pods is an array, and most of its elements are unused.
+    let used: BTreeSet<u32> = tables.addresses.values().filter_map(Identity::pod).collect();
+    let pods = maps.get(&MapId::Pods).ok_or(io::ErrorKind::NotFound)?;
+    for number in used {
+        let entry = pods.lookup(&number.to_ne_bytes())?;
+        let Some(entry) = entry.and_then(|bytes| PodEntry::from_bytes(&bytes)) else {
+            return Ok(None);
+        };
+        tables.pods.insert(number, entry);
+    }
     Ok(Some(tables))
 }
 
-fn read_element(tables: &mut Tables, map: MapId, key: &[u8], value: &[u8]) -> Option<()> {
-    let word =
-        |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let double = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
-    let address = |bytes: &[u8]| -> Option<IpAddr> {
-        match bytes.len() {
-            4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-            _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
-        }
-    };
-    match map {
-        MapId::Config => tables.config = Config::from_bytes(value)?,
-        MapId::Addresses(_) => {
-            let identity = Identity::from_number(double(value)? as u32);
-            tables.addresses.insert(address(key)?, identity);
-        }
-        MapId::Networks(_) => {
-            let length = u8::try_from(word(key, 0)?).ok()?;
-            let net = IpNet::new(address(key.get(4..)?)?, length).ok()?;
-            tables.networks.insert(net, word(value, 0)?);
-        }
-        MapId::Pods => {
-            tables.pods.insert(word(key, 0)?, PodEntry::from_bytes(value)?);
-        }
-        MapId::Decisions => {
-            let (key, value) = (double(key)?, double(value)?);
-            let decision = Decision::from_number((value & 0xff_ffff) as u32);
-            tables.decisions.insert(((key >> 24) as u32, (key & 0xff_ffff) as u32), decision);
-        }
-        MapId::Ports => {
-            let protocol = u16::from_ne_bytes(key.get(8..10)?.try_into().ok()?);
-            let protocol = Protocol::from_number(u8::try_from(protocol).ok()?)?;
-            let first = u16::from_be_bytes(key.get(10..12)?.try_into().ok()?);
-            let bits = u8::try_from(word(key, 0)?.checked_sub(48)?).ok()?;
-            let prefix = PortPrefix { list: word(key, 4)?, protocol, first, bits };
-            tables.ports.insert(prefix, TierAction::from_number(word(value, 0)?));
-        }
-        MapId::Kinds => _ = tables.kinds.insert(word(key, 0)?, value.try_into().ok()?),
-        MapId::Tiers => _ = tables.tiers.insert(word(key, 0)?, value.try_into().ok()?),
-        MapId::Flows(_) | MapId::Denied => (),
+/// Writes all elements to maps that no program reads yet.
+fn fill(maps: &Maps, tables: &Tables) -> io::Result<()> {
+    let mut elements: BTreeMap<MapId, (Vec<u8>, Vec<u8>)> = BTreeMap::new();
+    for write in tables.writes() {
+        let (map, key, value) = write.encode();
+        let (keys, values) = elements.entry(map).or_default();
+        keys.extend(key);
+        values.extend(value.unwrap_or_default());
     }
-    Some(())
+    for (map, (keys, values)) in elements {
+        maps.get(&map).ok_or(io::ErrorKind::NotFound)?.update_all(&keys, &values)?;
+    }
+    Ok(())
+}
+
+/// Performs writes in order. Adjacent writes that give elements of one map a value share a call.
+fn perform(maps: &Maps, mut writes: &[&Write]) -> io::Result<()> {
+    while let [first, rest @ ..] = writes {
+        let (map, mut keys, value) = first.encode();
+        let opened = maps.get(&map).ok_or(io::ErrorKind::NotFound)?;
+        writes = rest;
+        let Some(mut values) = value else {
+            opened.delete(&keys)?;
+            continue;
+        };
+        let mut count = 1;
+        while let [next, rest @ ..] = writes
+            && next.has_value()
+            && next.map() == map
+        {
+            let (_, key, value) = next.encode();
+            keys.extend(key);
+            values.extend(value.unwrap_or_default());
+            (writes, count) = (rest, count + 1);
+        }
+        match count {
+            1 => opened.update(&keys, &values)?,
+            _ => opened.update_all(&keys, &values)?,
+        }
+    }
+    Ok(())
 }

@@ -8,12 +8,12 @@
 //!   Program, Delta ─EbpfPlanner→ MapPlan ─bpf(2)→ maps ─read→ Installed ─replan→ MapPlan
 //! ```
 //!
-//! The program is built from instructions (`program`, `judge`) and loaded without a compiler.
+//! The program is built from instructions (`program`) and loaded without a compiler.
 //!
 //! *Invariant*: planning does no I/O. The content of the maps depends on the program alone, except for
 //! numbers.
 //!
-//! *Invariant*: all unsafe code is in `sys.rs`. The file `program.rs` has two licences, because the
+//! *Invariant*: all unsafe code is in `sys`. The files in `program` have two licences, because the
 //! kernel demands it.
 
 #![cfg_attr(
@@ -21,15 +21,21 @@
     allow(dead_code, reason = "other platforms only render programs")
 )]
 
+mod answer;
+#[cfg(target_os = "linux")]
+mod answering;
 #[cfg(target_os = "linux")]
 mod apply;
 mod assembler;
 pub mod btf;
 mod classes;
 mod digest;
+#[cfg(target_os = "linux")]
+mod drift;
+#[cfg(target_os = "linux")]
+mod dump;
 mod installed;
 pub mod instruction;
-mod judge;
 #[cfg(target_os = "linux")]
 mod kernel;
 pub mod layout;
@@ -39,6 +45,8 @@ mod prefix_table;
 pub mod program;
 mod render;
 #[cfg(target_os = "linux")]
+mod reports;
+#[cfg(target_os = "linux")]
 mod sys;
 mod tables;
 mod tier;
@@ -46,10 +54,14 @@ mod tier;
 #[cfg(target_os = "linux")]
 pub use apply::Ebpf;
 pub use digest::Digest;
+#[cfg(target_os = "linux")]
+pub use dump::{Dump, LoadedLink, LoadedMap, LoadedProgram, LoadedRules};
 pub use installed::Installed;
 #[cfg(target_os = "linux")]
 pub use kernel::is_installed;
 pub use plan::{MapPlan, MapStep};
 pub use planner::EbpfPlanner;
 pub use render::{Rendered, render};
+#[cfg(target_os = "linux")]
+pub use reports::EbpfReports;
 pub use tables::{Tables, Write};

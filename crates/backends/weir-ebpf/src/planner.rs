@@ -167,10 +167,12 @@ impl EbpfPlanner {
                 None => _ = self.pods.remove(id),
             }
         }
-        let has_isolated = self.isolated_families();
-        let settings = Write::Config(Config { has_isolated, ..self.tables.config });
-        if !delta.endpoints.is_empty() && self.tables.apply(&settings) {
-            self.switch.push(settings);
+        if !delta.endpoints.is_empty() {
+            let has_isolated = self.isolated_families();
+            let settings = Write::Config(Config { has_isolated, ..self.tables.config });
+            if self.tables.apply(&settings) {
+                self.switch.push(settings);
+            }
         }
         let switch = mem::take(&mut self.switch);
 

@@ -1,9 +1,13 @@
 //! The content of the maps, and the writes that change it.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
-use weir_model::IpFamily;
+use weir_model::{IpFamily, Protocol};
 
 use crate::{
     digest::Digest,
@@ -82,7 +86,91 @@ impl Write {
     }
 }
 
+impl Write {
+    /// The write that gives a map an element; `None` if the element has another layout, or the map has
+    /// other content than rules.
+    pub fn decode(map: MapId, key: &[u8], value: &[u8]) -> Option<Write> {
+        let word = |bytes: &[u8], at: usize| {
+            Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+        };
+        let double = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+        let address = |bytes: &[u8]| -> Option<IpAddr> {
+            match bytes.len() {
+                4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+                _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+            }
+        };
+        Some(match map {
+            MapId::Config => Write::Config(Config::from_bytes(value)?),
+            MapId::Addresses(_) => {
+                let identity = Identity::from_number(double(value)? as u32);
+                Write::Address(address(key)?, Some(identity))
+            }
+            MapId::Networks(_) => {
+                let length = u8::try_from(word(key, 0)?).ok()?;
+                let net = IpNet::new(address(key.get(4..)?)?, length).ok()?;
+                Write::Network(net, Some(word(value, 0)?))
+            }
+            MapId::Pods => Write::Pod(word(key, 0)?, PodEntry::from_bytes(value)?),
+            MapId::Decisions => {
+                let (key, value) = (double(key)?, double(value)?);
+                let decision = Decision::from_number((value & 0xff_ffff) as u32);
+                let (tier, kind) = ((key >> 24) as u32, (key & 0xff_ffff) as u32);
+                Write::Decision { tier, kind, decision }
+            }
+            MapId::Ports => {
+                let protocol = u16::from_ne_bytes(key.get(8..10)?.try_into().ok()?);
+                let protocol = Protocol::from_number(u8::try_from(protocol).ok()?)?;
+                let first = u16::from_be_bytes(key.get(10..12)?.try_into().ok()?);
+                let bits = u8::try_from(word(key, 0)?.checked_sub(48)?).ok()?;
+                let prefix = PortPrefix { list: word(key, 4)?, protocol, first, bits };
+                Write::Ports(prefix, TierAction::from_number(word(value, 0)?))
+            }
+            MapId::Kinds => Write::Kind(word(key, 0)?, value.try_into().ok()?),
+            MapId::Tiers => Write::Tier(word(key, 0)?, value.try_into().ok()?),
+            MapId::Flows(_) | MapId::Denied | MapId::Reports | MapId::Sources(_) | MapId::Links => {
+                return None;
+            }
+        })
+    }
+
+    /// The map.
+    pub(crate) fn map(&self) -> MapId {
+        match self {
+            Write::Config(_) => MapId::Config,
+            Write::Address(address, _) => MapId::Addresses(IpFamily::from(*address)),
+            Write::Network(net, _) => MapId::Networks(IpFamily::from(net.addr())),
+            Write::Pod(..) => MapId::Pods,
+            Write::Decision { .. } => MapId::Decisions,
+            Write::Ports(..) => MapId::Ports,
+            Write::Kind(..) => MapId::Kinds,
+            Write::Tier(..) => MapId::Tiers,
+        }
+    }
+
+    /// Whether the write gives an element a value, instead of removing it.
+    pub(crate) fn has_value(&self) -> bool {
+        !matches!(self, Write::Address(_, None) | Write::Network(_, None))
+    }
+}
+
 impl Tables {
+    /// Whether they have an element as a write would leave it.
+    pub fn contain(&self, write: &Write) -> bool {
+        match write {
+            Write::Config(config) => self.config == *config,
+            Write::Address(address, identity) => self.addresses.get(address) == identity.as_ref(),
+            Write::Network(net, kind) => self.networks.get(net) == kind.as_ref(),
+            Write::Pod(number, entry) => self.pods.get(number) == Some(entry),
+            Write::Decision { tier, kind, decision } => {
+                self.decisions.get(&(*tier, *kind)) == Some(decision)
+            }
+            Write::Ports(prefix, action) => self.ports.get(prefix) == Some(action),
+            Write::Kind(kind, digest) => self.kinds.get(kind) == Some(digest),
+            Write::Tier(tier, digest) => self.tiers.get(tier) == Some(digest),
+        }
+    }
+
     /// Changes the tables as the kernel would. Returns whether anything changed.
     pub fn apply(&mut self, write: &Write) -> bool {
         fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {

@@ -5,7 +5,7 @@ use std::{
 
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal, Mode,
-    NodeLinks, Plan as _, Records, TerminateFlows,
+    NodeLinks, Plan as _, Records, Rejection, TerminateFlows,
 };
 use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple};
@@ -23,6 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Iptables {
     mode: Mode,
+    rejection: Rejection,
     accept_forwarded: AcceptForwarded,
     kernel: Kernel,
     conntrack: Conntrack,
@@ -54,6 +55,7 @@ impl Iptables {
         let accept_forwarded = AcceptForwarded::default();
         Ok(Iptables {
             mode,
+            rejection: Rejection::default(),
             accept_forwarded,
             kernel,
             conntrack,
@@ -69,6 +71,12 @@ impl Iptables {
     /// Sets whether a last rule in FORWARD accepts the packets of pods.
     pub fn with_accept_forwarded(self, accept_forwarded: AcceptForwarded) -> Self {
         Iptables { accept_forwarded, ..self }
+    }
+
+    /// Sets which senders of denied packets get an answer.
+    #[must_use]
+    pub fn with_rejection(self, rejection: Rejection) -> Self {
+        Iptables { rejection, ..self }
     }
 
     /// Blocks replies of connections that a replaced datapath terminated.
@@ -180,7 +188,8 @@ impl Datapath for Iptables {
     type Planner = Planner;
 
     fn planner(&self) -> Planner {
-        Planner::new(self.mode).with_accept_forwarded(self.accept_forwarded)
+        let planner = Planner::new(self.mode).with_rejection(self.rejection.clone());
+        planner.with_accept_forwarded(self.accept_forwarded)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {

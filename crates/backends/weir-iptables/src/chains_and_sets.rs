@@ -239,6 +239,8 @@ pub enum Match {
     Protocol(u8),
     /// Answers a packet of a tracked connection.
     Reply,
+    /// The rate of answers to denied packets of this chain is not exceeded.
+    WithinAnswers,
     /// The bits of this mask are clear.
     Unmarked(u32),
     /// The bits of this mask are set.
@@ -252,6 +254,10 @@ pub enum IptablesTarget {
     Accept,
     /// Drop the packet.
     Drop,
+    /// Drop the packet, and answer with a TCP reset.
+    Reset,
+    /// Drop the packet, and answer with an ICMP error: administratively prohibited.
+    Prohibited(IpFamily),
     /// Return to the calling chain.
     Return,
     /// Continue in another chain, and return here.

@@ -193,7 +193,8 @@ fn pod(side: SrcDst, net: IpNet, family: IpFamily) -> Vec<Match> {
     matches
 }
 
-fn near(side: SrcDst, net: IpNet) -> Vec<Match> {
+/// Matches one end of a packet in a network.
+pub(crate) fn near(side: SrcDst, net: IpNet) -> Vec<Match> {
     // A match of all addresses would be useless.
     (net.prefix_len() > 0).then_some(Match::At(side, net)).into_iter().collect()
 }

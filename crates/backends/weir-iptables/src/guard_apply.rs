@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
 use weir_model::{IpFamily, Name};
 
 use crate::{
-    IpSet, IptablesRule, Step, Variant,
+    Entry, IpSet, IptablesRule, Step, Variant,
     guard::{
         Bridges, Chains, GuardRules, GuardTable, all_sets, is_guard_chain, journal_set, jump,
         records_set,
@@ -110,6 +110,22 @@ fn script(table: GuardTable, installed: &InstalledChains, chains: &Chains) -> St
     script
 }
 
+/// Turns the pieces of a journal into those of another one. Pieces are removed before any is added:
+/// an agent that is killed meanwhile leaves a part of either journal, and no record with pieces of
+/// both.
+fn journal_steps(desired: &IpSet, there: &BTreeMap<Entry, Name>) -> [Step; 2] {
+    let without = |pieces: &BTreeMap<Entry, Name>, others: &BTreeMap<Entry, Name>| {
+        let differs = |(entry, piece): &(&Entry, &Name)| others.get(*entry) != Some(*piece);
+        let rest = pieces.iter().filter(differs);
+        rest.map(|(entry, piece)| (entry.clone(), piece.clone())).collect::<Vec<_>>()
+    };
+    let outdated = without(there, &desired.entries).into_iter().map(|(entry, _)| entry);
+    [
+        Step::Remove(journal_set(), desired.kind, outdated.collect()),
+        Step::Add(journal_set(), desired.kind, without(&desired.entries, there)),
+    ]
+}
+
 impl Kernel {
     /// Whether the machine passes packets of bridges to iptables.
     pub(crate) fn bridges(&self) -> Bridges {
@@ -140,8 +156,11 @@ impl Kernel {
         if desired.entries.is_empty() {
             return Ok(());
         }
-        self.write_set(&name, desired, there.as_ref())?;
-        there.map_or(Ok(()), |there| self.remove_extra(&name, desired, &there))
+        if there.is_none() {
+            self.run_step(&Step::Create(name, desired.kind, desired.family))?;
+        }
+        let there = there.map(|set| set.entries).unwrap_or_default();
+        journal_steps(desired, &there).iter().try_for_each(|step| self.run_step(step))
     }
 
     /// Makes the kernel have all entries of a set.
@@ -154,7 +173,7 @@ impl Kernel {
         if there.is_none() {
             self.run_step(&Step::Create(name.clone(), set.kind, set.family))?;
         }
-        let is_missing = |(entry, comment): &(&crate::Entry, &Name)| {
+        let is_missing = |(entry, comment): &(&Entry, &Name)| {
             there.is_none_or(|there| there.entries.get(*entry) != Some(*comment))
         };
         let missing = set.entries.iter().filter(is_missing);
@@ -295,9 +314,10 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
-    use weir_datapath::{Guard, Mode};
+    use weir_datapath::{Guard, Mode, Records};
 
     use super::*;
+    use crate::guard;
 
     fn chains(addresses: &[[u8; 4]]) -> Chains {
         let own = addresses.iter().map(|address| (*address).into()).collect();
@@ -313,6 +333,45 @@ mod tests {
         let script = script(GuardTable::Raw, &installed, &after);
         assert!(script.contains(":WEIR-LINK-"), "{script}");
         assert!(!script.contains(":WEIR-SPOOFED"), "{script}");
+    }
+
+    #[test]
+    fn a_journal_that_is_half_written_mixes_no_records() {
+        let addresses = |first: u32| {
+            (first..first + 40).map(|number| format!(" 10.0.{number}.1=1800000000")).collect()
+        };
+        let record = |name: &str, first| -> String {
+            let addresses: Vec<String> = addresses(first);
+            format!("name {name}{}", addresses.concat())
+        };
+        let before: Records = (1..).zip([record("a", 100), record("b", 150)]).collect();
+        let after: Records =
+            (1..).zip([record("b", 150), record("c", 200), "untested 7".into()]).collect();
+        let (old, new) = (guard::set_of_records(&before), guard::set_of_records(&after));
+        let mut pieces = old.entries.clone();
+        let mut states = Vec::new();
+        for step in journal_steps(&new, &old.entries) {
+            match step {
+                Step::Remove(_, _, entries) => entries.iter().for_each(|entry| {
+                    pieces.remove(entry);
+                    states.push(pieces.clone());
+                }),
+                Step::Add(_, _, entries) => entries.into_iter().for_each(|(entry, piece)| {
+                    pieces.insert(entry, piece);
+                    states.push(pieces.clone());
+                }),
+                other => panic!("{other}"),
+            }
+        }
+        assert!(states.len() > 10, "the records have several pieces");
+        assert_eq!(states.last(), Some(&new.entries));
+        for entries in states {
+            let installed = InstalledSet { entries, ..InstalledSet::default() };
+            for text in guard::records(&installed).into_values() {
+                let is_part = |all: &Records| all.values().any(|whole| whole.starts_with(&text));
+                assert!(is_part(&before) || is_part(&after), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use weir_datapath::{Dependents, Mode, Planner as _};
+use weir_datapath::{Dependents, Mode, Planner as _, Rejection};
 use weir_model::{Delta, Direction, IpFamily, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
+    rejection: Rejection,
     accept_forwarded: AcceptForwarded,
     pub(crate) objects: Objects,
     pods: BTreeMap<PodId, PodEntries>,
@@ -75,6 +76,7 @@ impl weir_datapath::Planner for Planner {
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> IptablesPlan {
         *self = Planner::new(self.mode)
+            .with_rejection(std::mem::take(&mut self.rejection))
             .with_accept_forwarded(self.accept_forwarded)
             .with_max_paired_ports(self.max_paired_ports);
         if installed.has_terminated() {
@@ -90,6 +92,7 @@ impl Planner {
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
+            rejection: Rejection::default(),
             accept_forwarded: AcceptForwarded::default(),
             objects: Objects::default(),
             pods: BTreeMap::new(),
@@ -101,8 +104,17 @@ impl Planner {
             signposts: Signposts::default(),
             max_paired_ports: MAX_PAIRED_PORTS,
         };
-        skeleton::add(&mut planner.objects, mode);
+        skeleton::add(&mut planner.objects, mode, &planner.rejection);
         planner
+    }
+
+    /// Sets which senders of denied packets get an answer from the rules of an empty planner.
+    #[must_use]
+    pub fn with_rejection(mut self, rejection: Rejection) -> Self {
+        self.objects = Objects::default();
+        skeleton::add(&mut self.objects, self.mode, &rejection);
+        self.rejection = rejection;
+        self
     }
 
     /// Sets whether a last rule in FORWARD accepts the packets of pods.

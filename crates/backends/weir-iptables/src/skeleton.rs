@@ -4,6 +4,7 @@
 //!   KUBE-NWPLCY-EGRESS, -INGRESS ─ not isolated, or granted? ─► allowed
 //!    └► KUBE-NWPLCY-ISOLATED-EGRESS, -INGRESS ─ from the pod itself, through a service? ─► allowed
 //!        └► KUBE-NWPLCY-DENIED-EGRESS, -INGRESS: report, drop
+//!            └► KUBE-NWPLCY-SENDERS ─ from the cluster? ─► KUBE-NWPLCY-REJECT-INGRESS: answer, drop
 //!   KUBE-NWPLCY-CUT: report and drop replies of terminated connections
 //!   KUBE-NWPLCY-ALLOW, -PASS: mark the decision of an admin policy
 //!   KUBE-NWPLCY-ALLOWED-EGRESS, -INGRESS: clear the mark, allowed
@@ -14,27 +15,27 @@
 
 use std::collections::BTreeMap;
 
-use weir_datapath::{DropCause, Mode};
-use weir_model::{Direction, IpFamily, Name};
+use weir_datapath::{DropCause, Mode, Rejection};
+use weir_model::{Direction, IpFamily, Name, Protocol};
 
 use crate::{
     Hook, IpSet, IpSetKind, IptablesRule, IptablesTarget, Match, SrcDst,
     chains_and_sets::{ALLOWED, PASSED},
-    common_chains::CommonChains,
+    common_chains::{CommonChains, near},
     dispatch::no_chain,
     name::{DESTINATIONS, POD, POLICY, SOURCES, in_family},
     objects::{ObjectId, Objects},
 };
 
 /// Adds them.
-pub(crate) fn add(objects: &mut Objects, mode: Mode) {
+pub(crate) fn add(objects: &mut Objects, mode: Mode, rejection: &Rejection) {
     let policies_set =
         IpSet { kind: IpSetKind::Policies, family: IpFamily::V6, entries: BTreeMap::new() };
     objects.add_set(&policies(), policies_set);
     objects.pin(ObjectId::Set(policies()));
     for family in IpFamily::BOTH {
         sets(objects, family);
-        chains(objects, family, mode);
+        chains(objects, family, mode, rejection);
     }
 }
 
@@ -53,7 +54,7 @@ fn sets(objects: &mut Objects, family: IpFamily) {
     keep(reported(family), IpSetKind::Sources);
 }
 
-fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
+fn chains(objects: &mut Objects, family: IpFamily, mode: Mode, rejection: &Rejection) {
     let mut keep = |name: Name, rules| {
         objects.put_chain(family, &name, rules);
         objects.pin(ObjectId::Chain(family, name));
@@ -97,6 +98,18 @@ fn chains(objects: &mut Objects, family: IpFamily, mode: Mode) {
         // The chains of admin policies return to that of the pod. In audit mode, it treats the
         // packet as allowed.
         let end = match mode {
+            Mode::Enforce if rejection.answers(direction) => {
+                keep(answer(direction), answer_rules(family));
+                // The sender of a packet that a pod must not send is a pod of this node.
+                let next = match direction {
+                    Direction::Egress => answer(direction),
+                    Direction::Ingress => {
+                        keep(senders(), sender_rules(family, rejection));
+                        senders()
+                    }
+                };
+                IptablesRule::new([], IptablesTarget::Goto(next))
+            }
             Mode::Enforce => IptablesRule::new([], IptablesTarget::Drop),
             Mode::Audit => set_mark(ALLOWED),
         };
@@ -118,6 +131,29 @@ fn report(cause: DropCause, family: IpFamily) -> [IptablesRule; 2] {
             IptablesTarget::AddSource(sources.clone()),
         ),
         IptablesRule::new([Match::In(sources, source)], IptablesTarget::Log(cause)),
+    ]
+}
+
+/// The rules that lead denied packets of senders in the cluster to their answer, and drop the others.
+fn sender_rules(family: IpFamily, rejection: &Rejection) -> Vec<IptablesRule> {
+    let pods = vec![Match::In(local(family), vec![SrcDst::Source])];
+    let networks = rejection.networks(family).map(|net| near(SrcDst::Source, net.trunc()));
+    let answered = [pods].into_iter().chain(networks).map(|matches| {
+        IptablesRule::new(matches, IptablesTarget::Goto(answer(Direction::Ingress)))
+    });
+    answered.chain([IptablesRule::new([], IptablesTarget::Drop)]).collect()
+}
+
+/// The rules that answer denied packets, with a rate limit. They are in one chain: the kernel limits
+/// how many chains a packet can enter one after the other.
+fn answer_rules(family: IpFamily) -> Vec<IptablesRule> {
+    let tcp = || Match::To(Protocol::Tcp, Vec::new());
+    let drop = IptablesTarget::Drop;
+    vec![
+        IptablesRule::new([tcp(), Match::WithinAnswers], IptablesTarget::Reset),
+        IptablesRule::new([tcp()], drop.clone()),
+        IptablesRule::new([Match::WithinAnswers], IptablesTarget::Prohibited(family)),
+        IptablesRule::new([], drop),
     ]
 }
 
@@ -280,6 +316,16 @@ pub(crate) fn not_allowed(direction: Direction) -> Name {
 /// The chain of denied packets.
 pub(crate) fn denied(direction: Direction) -> Name {
     format!("{POLICY}DENIED-{}", upper_case(direction)).into()
+}
+
+/// The chain that finds the senders of denied packets that get an answer.
+pub(crate) fn senders() -> Name {
+    format!("{POLICY}SENDERS").into()
+}
+
+/// The chain that answers denied packets of a direction.
+pub(crate) fn answer(direction: Direction) -> Name {
+    format!("{POLICY}REJECT-{}", upper_case(direction)).into()
 }
 
 /// The root of the tree that leads to the chains of pods.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use weir_datapath::ANSWERS_PER_SECOND;
 use weir_model::{IpFamily, Protocol};
 use weir_netfilter::report;
 
@@ -94,6 +95,12 @@ impl fmt::Display for Match {
             Match::Itself(family) => {
                 write!(f, "-m bpf --bytecode \"{}\" -m conntrack --ctstate DNAT", itself(*family))
             }
+            Match::WithinAnswers => {
+                write!(
+                    f,
+                    "-m limit --limit {ANSWERS_PER_SECOND}/sec --limit-burst {ANSWERS_PER_SECOND}"
+                )
+            }
             Match::Unmarked(mask) => write!(f, "-m mark --mark 0x0/{mask:#x}"),
             Match::Marked(mask) => write!(f, "-m mark --mark {mask:#x}/{mask:#x}"),
         }
@@ -114,6 +121,13 @@ impl fmt::Display for IptablesTarget {
         match self {
             IptablesTarget::Accept => f.write_str("-j ACCEPT"),
             IptablesTarget::Drop => f.write_str("-j DROP"),
+            IptablesTarget::Reset => f.write_str("-j REJECT --reject-with tcp-reset"),
+            IptablesTarget::Prohibited(IpFamily::V4) => {
+                f.write_str("-j REJECT --reject-with icmp-admin-prohibited")
+            }
+            IptablesTarget::Prohibited(IpFamily::V6) => {
+                f.write_str("-j REJECT --reject-with icmp6-adm-prohibited")
+            }
             IptablesTarget::Return => f.write_str("-j RETURN"),
             IptablesTarget::Jump(chain) => write!(f, "-j {chain}"),
             IptablesTarget::Goto(chain) => write!(f, "-g {chain}"),

@@ -5,7 +5,7 @@ use std::{
 
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal, Mode,
-    NodeLinks, Records, TerminateFlows,
+    NodeLinks, Records, Rejection, TerminateFlows,
 };
 use weir_model::{Direction, IpFamily, Name, Protocol};
 use weir_netfilter::{BlockedReply, Conntrack, ConntrackError, LinkWatch, Tuple, block_time};
@@ -23,6 +23,7 @@ const READ_GUARD: &str = "cannot read the guard of pods";
 #[derive(Debug)]
 pub struct Nft {
     mode: Mode,
+    rejection: Rejection,
     merge_limit: MergeLimit,
     kernel: Kernel,
     conntrack: Conntrack,
@@ -39,7 +40,14 @@ impl Nft {
         let conntrack = Conntrack::open().map_err(ConntrackError::into_apply_error)?;
         let (blocked, inherited) = (BlockedReplies::default(), BTreeSet::new());
         let (merge_limit, links) = (MergeLimit::default(), LinkWatch::open()?);
-        Ok(Nft { mode, merge_limit, kernel, conntrack, blocked, links, inherited })
+        let rejection = Rejection::default();
+        Ok(Nft { mode, rejection, merge_limit, kernel, conntrack, blocked, links, inherited })
+    }
+
+    /// Sets which senders of denied packets get an answer.
+    #[must_use]
+    pub fn with_rejection(self, rejection: Rejection) -> Self {
+        Nft { rejection, ..self }
     }
 
     /// Sets the size up to which planners merge rules.
@@ -72,7 +80,8 @@ impl Datapath for Nft {
     type Planner = Planner;
 
     fn planner(&self) -> Planner {
-        Planner::new(self.mode).with_merge_limit(self.merge_limit)
+        let planner = Planner::new(self.mode).with_rejection(self.rejection.clone());
+        planner.with_merge_limit(self.merge_limit)
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {

@@ -74,6 +74,16 @@ pub(crate) enum Expr {
     },
     Verdict(WireVerdict),
     Counter,
+    /// Continues if the packets exceed a limit per second.
+    Over {
+        rate: u64,
+        burst: u32,
+    },
+    /// Drops the packet and answers it, with a code if the answer is an ICMP error.
+    Reject {
+        kind: u32,
+        code: u8,
+    },
     Log {
         group: u16,
         prefix: Name,
@@ -136,6 +146,8 @@ impl Expr {
             Expr::Exceeds { .. } => "dynset",
             Expr::Verdict(_) => "immediate",
             Expr::Counter => "counter",
+            Expr::Over { .. } => "limit",
+            Expr::Reject { .. } => "reject",
             Expr::Log { .. } => "log",
             Expr::Foreign(name) => name,
         }
@@ -182,14 +194,7 @@ impl Expr {
                     .be_u32(NFTA_DYNSET_SREG_KEY, register(*at));
                 data.nest(NFTA_DYNSET_EXPR, |expr| {
                     expr.text(NFTA_EXPR_NAME, "limit");
-                    expr.nest(NFTA_EXPR_DATA, |limit| {
-                        limit
-                            .be_u64(NFTA_LIMIT_RATE, *rate)
-                            .be_u64(NFTA_LIMIT_UNIT, SECOND)
-                            .be_u32(NFTA_LIMIT_BURST, *burst)
-                            .be_u32(NFTA_LIMIT_TYPE, NFT_LIMIT_PKTS)
-                            .be_u32(NFTA_LIMIT_FLAGS, NFT_LIMIT_F_INV);
-                    });
+                    expr.nest(NFTA_EXPR_DATA, |limit| write_over(limit, *rate, *burst));
                 });
             }
             Expr::VerdictMap { set, register: at } => {
@@ -202,6 +207,11 @@ impl Expr {
                     .nest(NFTA_IMMEDIATE_DATA, |body| verdict.write(body));
             }
             Expr::Counter | Expr::Foreign(_) => (),
+            Expr::Over { rate, burst } => write_over(data, *rate, *burst),
+            Expr::Reject { kind, code } => {
+                data.be_u32(NFTA_REJECT_TYPE, *kind);
+                data.bytes(NFTA_REJECT_ICMP_CODE, &[*code]);
+            }
             Expr::Log { group, prefix, snaplen } => {
                 data.be_u16(NFTA_LOG_GROUP, *group)
                     .text(NFTA_LOG_PREFIX, prefix)
@@ -209,6 +219,16 @@ impl Expr {
             }
         }
     }
+}
+
+/// The attributes of a limit that packets must exceed.
+fn write_over(limit: &mut Body<'_>, rate: u64, burst: u32) {
+    limit
+        .be_u64(NFTA_LIMIT_RATE, rate)
+        .be_u64(NFTA_LIMIT_UNIT, SECOND)
+        .be_u32(NFTA_LIMIT_BURST, burst)
+        .be_u32(NFTA_LIMIT_TYPE, NFT_LIMIT_PKTS)
+        .be_u32(NFTA_LIMIT_FLAGS, NFT_LIMIT_F_INV);
 }
 
 /// The attributes of an expression that masks a register and inverts some of its bits.

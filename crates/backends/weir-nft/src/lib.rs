@@ -79,7 +79,7 @@ pub use guard::guard_tables;
 pub use installed::Installed;
 pub use merge::MergeLimit;
 pub use planner::{Planner, render};
-pub use rule::{Field, Match, NftRule, Statement};
+pub use rule::{Answer, Field, Match, NftRule, Statement};
 pub use table::{
     ElementData, ElementKey, Hook, NftChain, NftSet, NftTable, NftVerdict, SetKind, TableId,
 };

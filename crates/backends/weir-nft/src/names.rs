@@ -110,6 +110,16 @@ pub(crate) fn isolated_chain(direction: Direction) -> Name {
     format!("{direction}-isolated").into()
 }
 
+/// The chain that answers denied packets.
+pub(crate) fn reject_chain(direction: Direction) -> Name {
+    format!("{direction}-reject").into()
+}
+
+/// The set of all pods of this node, if the senders of denied packets get answers.
+pub(crate) fn node_pods_set(family: IpFamily) -> Name {
+    format!("node-pods{}", family.digit()).into()
+}
+
 /// The set that pairs each pod with itself. NetworkPolicies do not apply when a pod reaches itself
 /// through a service.
 pub(crate) fn self_set(family: IpFamily) -> Name {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_datapath::{Dependents, Mode};
+use weir_datapath::{Dependents, Mode, Rejection};
 use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDelta, SetId};
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Planner {
     mode: Mode,
+    pub(crate) rejection: Rejection,
     pub(crate) merge_limit: MergeLimit,
     pub(crate) objects: Objects,
     pods: BTreeMap<PodId, PodElements>,
@@ -56,7 +57,8 @@ impl weir_datapath::Planner for Planner {
     }
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> Transaction {
-        *self = Planner::new(self.mode).with_merge_limit(self.merge_limit).filled(program);
+        let empty = Planner::new(self.mode).with_rejection(std::mem::take(&mut self.rejection));
+        *self = empty.with_merge_limit(self.merge_limit).filled(program);
         replan::replan(self.table(), installed)
     }
 }
@@ -66,6 +68,7 @@ impl Planner {
     pub fn new(mode: Mode) -> Self {
         let mut planner = Planner {
             mode,
+            rejection: Rejection::default(),
             merge_limit: MergeLimit::default(),
             objects: Objects::default(),
             pods: BTreeMap::new(),
@@ -82,6 +85,20 @@ impl Planner {
     /// A planner whose table enforces a program.
     pub fn from_program(program: &Program, mode: Mode) -> Self {
         Planner::new(mode).filled(program)
+    }
+
+    /// Sets which senders of denied packets get an answer from the rules of an empty planner.
+    #[must_use]
+    pub fn with_rejection(mut self, rejection: Rejection) -> Self {
+        self.rejection = rejection;
+        self.objects = Objects::default();
+        self.add_skeleton(self.mode);
+        self
+    }
+
+    /// Whether the table has a set of all pods of the node.
+    pub(crate) fn lists_pods(&self) -> bool {
+        self.mode == Mode::Enforce && self.rejection.answers(Direction::Ingress)
     }
 
     /// Sets the size up to which an empty planner merges rules.

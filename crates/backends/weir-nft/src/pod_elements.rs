@@ -35,6 +35,12 @@ impl PodElements {
         let mut elements: Vec<WireElement> = Vec::new();
         let mut depends_on = BTreeSet::new();
         let mut chains = Vec::new();
+        if planner.lists_pods() {
+            let own = endpoint.addresses.iter();
+            elements.extend(own.map(|&address| {
+                (names::node_pods_set(address.into()), ElementKey::Address(address), None)
+            }));
+        }
         if !endpoint.rules.is_open() {
             let own = endpoint.addresses.iter();
             elements.extend(own.map(|&address| {

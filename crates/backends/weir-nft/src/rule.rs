@@ -67,6 +67,8 @@ pub enum Match {
     ExcessSource(IpFamily),
     /// Arrives through a link with too many reported packets.
     ExcessLink,
+    /// Exceeds the rate of answers to denied packets of this chain.
+    ExcessAnswers,
     /// Has an address from the first to the last one in a field.
     Between(Field, IpAddr, IpAddr),
 }
@@ -82,6 +84,10 @@ pub enum Statement {
     Count,
     /// Counts and drops the packet.
     CountDrop,
+    /// Drops the packet.
+    Drop,
+    /// Drops the packet, and sends an answer to its sender.
+    Reject(Answer),
     /// Continues in another chain.
     Goto(Name),
     /// Calls another chain.
@@ -93,6 +99,15 @@ pub enum Statement {
     AddSource(IpFamily),
     /// Reports the head of the packet.
     Log(DropCause),
+}
+
+/// The answer to the sender of a denied packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A TCP reset. The packet must be TCP.
+    Reset,
+    /// An ICMP error: administratively prohibited.
+    Prohibited,
 }
 
 impl NftRule {
@@ -122,6 +137,7 @@ impl NftRule {
             // These sets are pinned.
             | Match::ExcessSource(_)
             | Match::ExcessLink
+            | Match::ExcessAnswers
             | Match::Between(..) => None,
         });
         let named = match &self.statement {
@@ -130,6 +146,8 @@ impl NftRule {
             | Statement::Return
             | Statement::Count
             | Statement::CountDrop
+            | Statement::Drop
+            | Statement::Reject(_)
             | Statement::AddSource(_)
             | Statement::Log(_) => None,
         };

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use weir_datapath::{DropCause, Mode};
 use weir_model::{Direction, IpFamily, Name};
 
-use crate::{Field, Hook, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement, names};
+use crate::{
+    Answer, Field, Hook, Match, NftChain, NftRule, NftSet, Planner, SetKind, Statement, names,
+};
 
 const IGMP: u8 = 2;
+const TCP: u8 = 6;
 
 impl Planner {
     /// Adds the sets and chains that every table has, whatever the policies are.
@@ -171,6 +175,14 @@ impl Planner {
         let report = names::report_chain(DropCause::Rules(direction));
         let mut rules = vec![NftRule::new([], Statement::Jump(report))];
         match (mode, direction) {
+            (Mode::Enforce, _) if self.rejection.answers(direction) => {
+                rules.push(NftRule::new([], Statement::Count));
+                let reject = || Statement::Goto(names::reject_chain(direction));
+                let answered = self.answered_senders(direction).into_iter();
+                rules.extend(answered.map(|senders| NftRule::new(senders, reject())));
+                rules.push(NftRule::new([], Statement::Drop));
+                self.add_reject_chain(direction);
+            }
             (Mode::Enforce, _) => rules.push(NftRule::new([], Statement::CountDrop)),
             (Mode::Audit, Direction::Ingress) => {
                 rules.extend(
@@ -186,6 +198,33 @@ impl Planner {
             }
         }
         self.add_pinned_chain(&names::denied_chain(direction), NftChain { hook: None, rules });
+    }
+
+    /// The conditions under which the sender of a denied packet gets an answer.
+    fn answered_senders(&mut self, direction: Direction) -> Vec<Vec<Match>> {
+        if direction == Direction::Egress {
+            return vec![Vec::new()];
+        }
+        let mut all = Vec::new();
+        for family in IpFamily::BOTH {
+            let (pods, source) = (names::node_pods_set(family), Field::Source(family));
+            self.add_pinned_set(&pods, SetKind::Addresses(family), "pods of this node");
+            all.push(vec![Match::In(vec![source], pods)]);
+            let networks = self.rejection.networks(family);
+            let between = |net: IpNet| Match::Between(source, net.network(), net.broadcast());
+            all.extend(networks.map(|net| vec![between(net)]));
+        }
+        all
+    }
+
+    /// Adds the chain that answers denied packets, with a rate limit.
+    fn add_reject_chain(&mut self, direction: Direction) {
+        let rules = vec![
+            NftRule::new([Match::ExcessAnswers], Statement::Drop),
+            NftRule::new([Match::Protocol(TCP)], Statement::Reject(Answer::Reset)),
+            NftRule::new([], Statement::Reject(Answer::Prohibited)),
+        ];
+        self.add_pinned_chain(&names::reject_chain(direction), NftChain { hook: None, rules });
     }
 
     fn add_pinned_set(&mut self, name: &Name, kind: SetKind, comment: &str) {

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
+use weir_datapath::ANSWERS_PER_SECOND;
 use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netfilter::report::{
     BURST, GROUP, NEW_SOURCES_PER_SECOND, PER_SECOND, SNAPLEN, SOURCE_TIMEOUT_SECONDS, prefix,
 };
 
 use crate::{
-    ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict, SetKind,
-    Statement, TableId, expr::first_group, intervals, names, uapi::NF_IP_PRI_FILTER,
+    Answer, ElementKey, Field, Hook, Match, NftChain, NftRule, NftSet, NftTable, NftVerdict,
+    SetKind, Statement, TableId, expr::first_group, intervals, names, uapi::NF_IP_PRI_FILTER,
 };
 
 impl fmt::Display for NftTable {
@@ -279,6 +280,10 @@ impl fmt::Display for Match {
                 "add @{} {{ iif limit rate over {PER_SECOND}/second burst {BURST} packets }}",
                 names::REPORTED_LINKS
             ),
+            Match::ExcessAnswers => write!(
+                f,
+                "limit rate over {ANSWERS_PER_SECOND}/second burst {ANSWERS_PER_SECOND} packets"
+            ),
             Match::ExcessSource(family) => write!(
                 f,
                 "{} != @{} add @{} {{ iif limit rate over {NEW_SOURCES_PER_SECOND}/second burst {NEW_SOURCES_PER_SECOND} packets }}",
@@ -297,6 +302,11 @@ impl fmt::Display for Statement {
             Statement::Return => f.write_str("return"),
             Statement::Count => f.write_str("counter"),
             Statement::CountDrop => f.write_str("counter drop"),
+            Statement::Drop => f.write_str("drop"),
+            Statement::Reject(Answer::Reset) => f.write_str("reject with tcp reset"),
+            Statement::Reject(Answer::Prohibited) => {
+                f.write_str("reject with icmpx type admin-prohibited")
+            }
             Statement::Goto(chain) => write!(f, "goto {chain}"),
             Statement::Jump(chain) => write!(f, "jump {chain}"),
             Statement::Map(key, map) => write!(f, "{} vmap @{map}", joined(key)),

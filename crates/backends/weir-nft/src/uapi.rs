@@ -210,6 +210,12 @@ pub(crate) const NFT_LIMIT_PKTS: u32 = 0;
 /// The limit matches the packets beyond it.
 pub(crate) const NFT_LIMIT_F_INV: u32 = 1;
 pub(crate) const NFTA_COUNTER_PACKETS: u16 = 2;
+pub(crate) const NFTA_REJECT_TYPE: u16 = 1;
+pub(crate) const NFTA_REJECT_ICMP_CODE: u16 = 2;
+pub(crate) const NFT_REJECT_TCP_RST: u32 = 1;
+pub(crate) const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
+pub(crate) const NFT_REJECT_ICMPX_ADMIN_PROHIBITED: u8 = 3;
+
 pub(crate) const NFTA_LOG_GROUP: u16 = 1;
 pub(crate) const NFTA_LOG_PREFIX: u16 = 2;
 pub(crate) const NFTA_LOG_SNAPLEN: u16 = 3;

@@ -1,13 +1,15 @@
 use std::{
     env,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use ipnet::IpNet;
 use weir_agent::{AgentError, AgentOptions, DropReports, Source, Sysctls};
-use weir_datapath::{Datapath, Established, Mode};
+use weir_datapath::{Datapath, Established, Mode, Rejection};
 use weir_kube::{Access, ApiError, RetryPolicy};
-use weir_model::Verdict;
+use weir_model::{Block, Direction, Verdict};
 
 use crate::{
     budget::BudgetArgs,
@@ -41,7 +43,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// to the folder.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /names"
 )]
 pub(crate) struct AgentCommand {
     /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
@@ -81,6 +83,19 @@ pub(crate) struct AgentCommand {
     /// Whether pods may send packets for the tunnels of this node: VXLAN, Geneve, IPIP, SIT and GRE
     #[arg(long, value_enum, default_value = "deny")]
     encapsulation: GuardArg,
+    /// What happens to packets that policies deny; `reject` answers with a TCP reset or an ICMP
+    /// error, to pods of this node and to the networks of `--reject-to`
+    #[arg(long, value_enum, default_value = "drop")]
+    denied: DeniedArg,
+    /// A network of the cluster whose senders get the answers of `--denied`, such as the network of
+    /// all pods; repeatable
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    reject_to: Vec<IpNet>,
+    /// A resolver whose DNS answers count for rules about domain names: an address or a network.
+    /// The pods `k8s-app=kube-dns` in kube-system, and resolvers on the node itself, always count;
+    /// repeatable
+    #[arg(long = "resolver", value_name = "ADDRESS", value_parser = resolver)]
+    resolvers: Vec<Block>,
     /// Whether a last rule in FORWARD accepts the packets of this node's pods that policies allow;
     /// only with `--datapath iptables` [default: auto]
     #[arg(long, value_name = "WHEN", value_enum)]
@@ -91,9 +106,14 @@ pub(crate) struct AgentCommand {
     /// A second address that serves only /metrics, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "off", value_parser = listen::http)]
     metrics: Http,
-    /// The socket on which the CNI plugin waits for a pod's rules [default: none]
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["once", "cleanup"])]
+    /// The socket on which the CNI plugin waits for a pod's rules; with `--cleanup`, the socket to
+    /// remove [default: none]
+    #[arg(long, value_name = "PATH", conflicts_with = "once")]
     cni_socket: Option<PathBuf>,
+    /// The namespace of a Lease in which the agent reports the policies that are in force on this
+    /// node, for the controller `conditions`; only with `--source kube` [default: none]
+    #[arg(long, value_name = "NAMESPACE", conflicts_with_all = ["once", "cleanup"])]
+    report_to: Option<String>,
     #[command(flatten)]
     budget: BudgetArgs,
     #[command(flatten)]
@@ -132,6 +152,19 @@ impl From<GuardArg> for Verdict {
     }
 }
 
+/// What happens to packets that policies deny.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeniedArg {
+    /// They are dropped without an answer
+    Drop,
+    /// Senders in the cluster get an answer
+    Reject,
+    /// Only pods of this node that must not send them get an answer
+    RejectEgress,
+    /// Only senders of packets that a pod must not receive get an answer
+    RejectIngress,
+}
+
 /// Whether a last rule in FORWARD accepts packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AcceptForwardedArg {
@@ -143,6 +176,13 @@ enum AcceptForwardedArg {
     Never,
 }
 
+/// Parses an address or a network.
+fn resolver(text: &str) -> Result<Block, String> {
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let network = network.map_err(|_| "expected an address or a network, as in 10.0.0.2/32")?;
+    Ok(Block::new(network, []))
+}
+
 impl AgentCommand {
     pub(crate) fn run(&self) -> anyhow::Result<Exit> {
         if self.accept_forwarded.is_some() && self.datapath != DatapathKind::Iptables {
@@ -151,10 +191,39 @@ impl AgentCommand {
             let hint = "leave it out: only `--datapath iptables` has it";
             return Err(Failure::new(what, hint).into());
         }
+        self.check_denied()?;
+        if !self.resolvers.is_empty() && !self.supports_names() {
+            let what = format!("--resolver is not supported with `--datapath {}`", self.datapath);
+            let hint = "leave it out, or use `--datapath nftables` or `--datapath iptables`: only these support domain names";
+            return Err(Failure::new(what, hint).into());
+        }
         match self.datapath.profile().agent {
             Some(run) => run(self),
             None => Err(self.no_datapath().into()),
         }
+    }
+
+    /// Fails if the datapath cannot answer denied packets.
+    fn check_denied(&self) -> Result<(), Failure> {
+        let answers = [DatapathKind::Nftables, DatapathKind::Iptables, DatapathKind::Ebpf];
+        if self.denied == DeniedArg::Drop {
+            if self.reject_to.is_empty() {
+                return Ok(());
+            }
+            let what = "--reject-to needs `--denied reject` or `--denied reject-ingress`";
+            return Err(Failure::new(what, "add `--denied reject`, or leave out --reject-to"));
+        }
+        if !answers.contains(&self.datapath) {
+            let what = format!("`--datapath {}` cannot answer denied packets", self.datapath);
+            let hint = "leave out --denied, or use `--datapath nftables`, `iptables` or `ebpf`";
+            return Err(Failure::new(what, hint));
+        }
+        Ok(())
+    }
+
+    /// Whether the datapath supports rules about domain names.
+    fn supports_names(&self) -> bool {
+        matches!(self.datapath, DatapathKind::Nftables | DatapathKind::Iptables)
     }
 
     /// The error for a datapath that does not run on this system.
@@ -174,7 +243,7 @@ impl AgentCommand {
         drops: DropReports,
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
-            weir_agent::cleanup(datapath).map_err(failed)?;
+            weir_agent::cleanup(datapath, self.cni_socket.as_deref()).map_err(failed)?;
             tracing::info!("removed all rules of weir");
             return Ok(Exit::Yes);
         }
@@ -243,6 +312,17 @@ impl AgentCommand {
         }
     }
 
+    /// Which senders of denied packets get an answer.
+    pub(crate) fn rejection(&self) -> Rejection {
+        let directions = match self.denied {
+            DeniedArg::Drop => Vec::new(),
+            DeniedArg::Reject => Direction::BOTH.into(),
+            DeniedArg::RejectEgress => vec![Direction::Egress],
+            DeniedArg::RejectIngress => vec![Direction::Ingress],
+        };
+        Rejection { directions, networks: self.reject_to.clone() }
+    }
+
     /// The treatment of established connections that a change denies.
     pub(crate) fn established(&self) -> Established {
         match self.established {
@@ -260,12 +340,15 @@ impl AgentCommand {
             surroundings: None,
             datapath: self.datapath.profile().name,
             mode: if self.audit { Mode::Audit } else { Mode::Enforce },
+            rejection: self.rejection(),
             established: self.established(),
             http: self.http.0,
             metrics: self.metrics.0,
             cni: self.cni_socket.clone(),
+            report_to: self.report_to.clone(),
             spoofing: self.spoofing.into(),
             encapsulation: self.encapsulation.into(),
+            resolvers: self.supports_names().then(|| self.resolvers.clone()),
             budget: self.budget.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),

@@ -64,8 +64,12 @@ impl Loaded {
                 }
             }
         }
+        let mut resolvers = self.resolvers.clone();
+        resolvers.extend(manifests.resolvers);
         let mut generated_for = self.generated_for.clone();
         generated_for.extend(manifests.generated_for);
+        let mut routes = self.routes.clone();
+        routes.extend(manifests.routes);
         Loaded {
             world,
             owners,
@@ -77,6 +81,11 @@ impl Loaded {
             synthetic: manifests.synthetic,
             ignores: manifests.ignores,
             attachments,
+            resolvers,
+            routes,
+            cluster_policy_version: manifests
+                .cluster_policy_version
+                .or_else(|| self.cluster_policy_version.clone()),
         }
     }
 }

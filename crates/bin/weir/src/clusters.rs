@@ -8,12 +8,13 @@ use std::{
 };
 
 use clap::Args;
+use weir_api::{CaseObjects, Route};
 use weir_kube::{Access, ClusterKinds};
-use weir_model::{Finding, Name, Object, PodId, PolicyKind, QualifiedName, World};
+use weir_model::{Finding, Name, PodId, PolicyKind, QualifiedName, World};
 
 use crate::{
     failure::Failure,
-    probe::{self, Workloads},
+    probe,
     source::{Loaded, load_cluster, load_paths},
 };
 
@@ -87,6 +88,19 @@ impl ClustersArgs {
         self.clusters.iter().any(|one| matches!(one.source, ClusterSource::Context(_)))
     }
 
+    /// The manifests of each cluster. Fails for a live one.
+    pub(crate) fn paths(&self) -> Result<BTreeMap<Name, Vec<&Path>>, Failure> {
+        let mut paths: BTreeMap<Name, Vec<&Path>> = BTreeMap::new();
+        for ClusterArg { name, source } in &self.clusters {
+            let ClusterSource::Path(path) = source else {
+                let hint = "give NAME=PATH for each cluster, relative to both sides";
+                return Err(Failure::new("weir diff compares manifests of clusters", hint));
+            };
+            paths.entry(name.as_str().into()).or_default().push(path);
+        }
+        Ok(paths)
+    }
+
     /// Loads all clusters into one world.
     pub(crate) fn load(&self, kubeconfig: Option<&Path>) -> anyhow::Result<Loaded> {
         Ok(joined(self.load_each(kubeconfig)?))
@@ -152,23 +166,21 @@ impl ClustersArgs {
         Ok(loaded)
     }
 
-    /// The objects of all clusters, their workloads, and the findings from reading them. Fails if
-    /// the input is incomplete.
-    pub(crate) fn objects(&self) -> anyhow::Result<(Vec<Object>, Workloads, Vec<Finding>)> {
+    /// The objects of all clusters, and the findings from reading them. Fails if the input is
+    /// incomplete.
+    pub(crate) fn objects(&self) -> anyhow::Result<(CaseObjects, Vec<Finding>)> {
         let mut loaded = self.load(None)?;
         if !loaded.missing.is_empty() {
             loaded = loaded.complete()?;
         }
-        let (objects, workloads) = probe::targets(&loaded);
-        Ok((objects, workloads, loaded.findings))
+        Ok((probe::targets(&loaded), loaded.findings))
     }
 }
 
 /// Applies manifests to a live cluster.
 fn applied(mut live: Loaded, mut manifests: Loaded) -> Loaded {
     // A synthetic address may belong to a live pod. The joined world gets new ones.
-    manifests.world = manifests.without_synthetic().into_owned();
-    manifests.synthetic.clear();
+    manifests.drop_synthetic();
     let (findings, missing) = (mem::take(&mut live.findings), mem::take(&mut live.missing));
     let mut applied = live.with(manifests);
     applied.findings.splice(..0, findings);
@@ -178,7 +190,7 @@ fn applied(mut live: Loaded, mut manifests: Loaded) -> Loaded {
 
 /// Removes the NetworkPolicies that the controller wrote for the ClusterSetNetworkPolicies of a
 /// cluster. They may be out of date, and the ClusterSetNetworkPolicies themselves are evaluated.
-fn drop_translations(loaded: &mut Loaded) {
+pub(crate) fn drop_translations(loaded: &mut Loaded) {
     let policies = loaded.world.policies.keys();
     let shared = policies.filter(|id| id.kind == PolicyKind::ClusterSetNetworkPolicy);
     let shared: BTreeSet<Name> = shared.map(|id| id.to_string().into()).collect();
@@ -190,14 +202,28 @@ fn drop_translations(loaded: &mut Loaded) {
     loaded.generated_for.retain(|id, _| loaded.world.policies.contains_key(id));
 }
 
+/// A route whose namespaces carry the name of its cluster.
+fn in_cluster(mut route: Route, cluster: &str) -> Route {
+    let own = &mut route.id.namespace;
+    let of_services = route.backends.iter_mut().map(|backend| &mut backend.service.namespace);
+    let of_gateways = route.gateways.iter_mut().map(|(namespace, _)| namespace);
+    for namespace in of_services.chain(of_gateways).chain([own]) {
+        *namespace = QualifiedName::new(cluster, namespace).to_name();
+    }
+    route
+}
+
 /// Joins clusters that were read separately.
-fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
+pub(crate) fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
     let mut worlds: BTreeMap<Name, World> = BTreeMap::new();
     let (mut findings, mut missing) = (Vec::new(), Vec::new());
     let (mut owners, mut workloads) = (BTreeMap::new(), BTreeMap::new());
     let (mut generated_for, mut declared) = (BTreeMap::new(), BTreeMap::new());
-    let mut attachments = BTreeMap::new();
+    let (mut attachments, mut routes) = (BTreeMap::new(), BTreeMap::new());
+    let mut cluster_policy_version = None;
+    let mut resolvers = BTreeMap::new();
     for (cluster, mut loaded) in clusters {
+        cluster_policy_version = cluster_policy_version.or(loaded.cluster_policy_version.take());
         let id = |id: &PodId| id.in_cluster(&cluster);
         // Synthetic addresses of one cluster may collide with addresses of another: assign them
         // again below.
@@ -211,6 +237,7 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
             .iter()
             .map(|(pod, owner)| (id(pod), QualifiedName::new(&cluster, owner).to_string()));
         owners.extend(named);
+        resolvers.extend(loaded.resolvers.iter().map(|(pod, all)| (id(pod), all.clone())));
         attachments.extend(loaded.attachments.iter().map(|(pod, one)| (id(pod), one.clone())));
         declared.extend(loaded.declared.iter().map(|(pod, ports)| (id(pod), ports.clone())));
         let pods = |pods: &Vec<PodId>| pods.iter().map(id).collect::<Vec<PodId>>();
@@ -224,6 +251,8 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
             .into_iter()
             .map(|(policy, owner)| (policy.in_cluster(&cluster), owner));
         generated_for.extend(made);
+        let named = loaded.routes.into_values().map(|route| in_cluster(route, &cluster));
+        routes.extend(named.map(|route| (route.id.clone(), route)));
         worlds.insert(cluster.clone(), loaded.world);
     }
     let mut world = weir_clusterset::union(&worlds);
@@ -240,5 +269,8 @@ fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         // `weir lint` reads no clusters.
         ignores: Vec::new(),
         attachments,
+        resolvers,
+        routes,
+        cluster_policy_version,
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use weir_controllers::{
-    CleanupError, Controller, ControllerOptions, OnDisable, clusterset, hpp, memcached,
+    CleanupError, Controller, ControllerOptions, OnDisable, clusterset, conditions, hpp, memcached,
 };
 use weir_kube::{Access, ObjectId, RetryPolicy};
 
@@ -36,7 +36,7 @@ use crate::{
 /// clusters. The NetworkPolicies that isolate pods stay.
 #[derive(Args)]
 #[command(
-    after_help = "Controllers:\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp --hpp-namespace weir-hpp\n  weir controller --cleanup clusterset --cluster-id east --broker-kubeconfig broker\n\nHTTP: /healthz /readyz /metrics; clusterset also serves /remotepods, and hpp /hpp on --hpp-http"
+    after_help = "Controllers:\n  conditions  writes to admin policies where they are in force\n  clusterset  translates ClusterSetNetworkPolicies to NetworkPolicies, through a broker\n  memcached   creates the NetworkPolicy that a Memcached requests\n  hpp         writes host protection policies for Cisco ACI\n\nExamples:\n  weir controller --enable memcached\n  weir controller --enable memcached --memcached-on-disable delete --http 0.0.0.0:9641\n  weir controller --enable hpp --aci-prefix demo\n  weir controller --cleanup hpp --hpp-namespace weir-hpp\n  weir controller --cleanup clusterset --cluster-id east --broker-kubeconfig broker\n\nHTTP: /healthz /readyz /metrics; clusterset also serves /remotepods, and hpp /hpp on --hpp-http"
 )]
 pub(crate) struct ControllerCommand {
     /// The controllers to run
@@ -66,6 +66,10 @@ pub(crate) struct ControllerCommand {
     /// The treatment of the NetworkPolicy of a Memcached that no longer requests one
     #[arg(long, value_enum, default_value = "keep")]
     memcached_on_disable: OnDisableArg,
+    /// The namespace in which the agents report the policies that are in force (`--report-to`)
+    /// [default: the namespace of the lease]
+    #[arg(long, value_name = "NAME", value_parser = namespace)]
+    report_namespace: Option<String>,
     #[command(flatten)]
     aci: opflex::Aci,
     /// The address to serve /hpp on, or `off`
@@ -79,6 +83,7 @@ pub(crate) struct ControllerCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum ControllerName {
     Clusterset,
+    Conditions,
     Hpp,
     Memcached,
 }
@@ -87,6 +92,7 @@ impl ControllerName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             ControllerName::Clusterset => clusterset::NAME,
+            ControllerName::Conditions => conditions::NAME,
             ControllerName::Hpp => hpp::NAME,
             ControllerName::Memcached => memcached::NAME,
         }
@@ -186,6 +192,11 @@ impl ControllerCommand {
                 namespace: self.aci.hpp_namespace.clone(),
                 http: self.hpp_http.0,
             })),
+            ControllerName::Conditions => {
+                let namespace = self.report_namespace.clone().or_else(|| self.namespace.clone());
+                let namespace = namespace.unwrap_or_else(own_namespace);
+                Ok(Controller::Conditions(conditions::ConditionsSettings { namespace }))
+            }
             ControllerName::Clusterset => {
                 Ok(Controller::ClusterSet(Box::new(self.clusterset.settings()?)))
             }

@@ -24,9 +24,14 @@ impl CrdsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let only = self.only.map(ControllerName::as_str);
         let all = crds::ALL.iter().filter(|crd| only.is_none_or(|only| only == crd.controller));
-        for (count, crd) in all.enumerate() {
+        let mut count = 0;
+        for crd in all {
             let line = if count > 0 { "---\n" } else { "" };
             write!(out, "{line}{}", crd.yaml)?;
+            count += 1;
+        }
+        if let (Some(only), 0) = (only, count) {
+            anstream::eprintln!("the controller {only} needs no definitions");
         }
         Ok(Exit::Yes)
     }

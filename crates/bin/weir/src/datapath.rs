@@ -9,7 +9,7 @@ use clap::{ValueEnum, builder::PossibleValue};
 use weir_engine::Locality;
 use weir_hcn::Acls;
 use weir_kube::ClusterKinds;
-use weir_model::{Flow, Name, PolicyId, Program, Verdict};
+use weir_model::{Flow, Name, PolicyId, Program, Verdict, World};
 use weir_reach::ReachState;
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     opflex, platform,
     present::{self, Format, Schema, findings::FindingJson, program::Listing},
     source::Loaded,
+    status::RuleSettings,
 };
 
 /// A datapath, as `--datapath` names it.
@@ -112,8 +113,9 @@ pub(crate) struct Probed {
     pub(crate) shortfall: Option<String>,
 }
 
-/// Returns the difference between the installed rules and a program, empty if there is none.
-pub(crate) type CompareLive = fn(&Program) -> Result<String, Failure>;
+/// Returns the difference between the installed rules and those of a program in a mode, empty if
+/// there is none.
+pub(crate) type CompareLive = fn(&Program, &RuleSettings) -> Result<String, Failure>;
 
 /// Whether rules can be compared with those that are installed on this machine.
 #[derive(Clone, Copy)]
@@ -131,10 +133,12 @@ pub(crate) struct PacketFilter {
     pub(crate) agent: Option<RunAgent>,
     /// Prepares this process for labs, before it has a second thread.
     pub(crate) enter: fn() -> Result<(), Failure>,
-    /// Installs a program on a node of a lab.
-    pub(crate) enforce: fn(&KernelLab, &Name, &Program) -> Result<(), Failure>,
+    /// Installs the policies of a world on a node of a lab.
+    pub(crate) enforce: fn(&KernelLab, &Name, &World) -> Result<(), Failure>,
     /// The steps from the installed rules to a program.
     pub(crate) live: LiveComparison,
+    /// Tries a program in a network namespace, and returns what this node lacks for its rules.
+    pub(crate) check: fn(&Program) -> Result<Vec<String>, Failure>,
 }
 
 impl DatapathKind {

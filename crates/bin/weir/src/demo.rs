@@ -213,7 +213,7 @@ fn parse_objects(text: &str) -> Result<Vec<Object>, Failure> {
     reader.read_file("demo".into(), text.as_bytes());
     let manifests = reader.finish();
     match manifests.findings.first() {
-        None => Ok(manifests.objects),
+        None => Ok(manifests.objects.into_iter().collect()),
         Some(finding) => Err(broken(&finding.message)),
     }
 }

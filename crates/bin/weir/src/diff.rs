@@ -6,6 +6,7 @@ use weir_model::{Finding, IpFamily, Pod, PodId, PortRange, Verdict, World};
 use weir_reach::{Comparison, Connection, ConnectionChange, Reach, ReachState, spell};
 
 use crate::{
+    clusters::ClustersArgs,
     diff_sides::DiffSides,
     exit::Exit,
     pod_network::PodNetworkArgs,
@@ -28,6 +29,10 @@ use crate::{
 /// `git:REVISION` reads manifests of a commit, without a checkout: those in the current folder, or
 /// at the paths after `--`. `weir diff git:REVISION -- PATH` compares it with the working tree.
 ///
+/// With `--cluster NAME=PATH`, both sides are folders or revisions with the manifests of several
+/// clusters, and PATH is relative to them: `weir diff git:main --cluster east=deploy/east --cluster
+/// west=deploy/west`.
+///
 /// To compare kustomizations, render them first:
 /// `weir diff <(kubectl kustomize OLD) <(kubectl kustomize NEW)`.
 #[derive(Args)]
@@ -49,6 +54,8 @@ pub(crate) struct DiffCommand {
     #[command(flatten)]
     live: LiveArgs,
     #[command(flatten)]
+    clusters: ClustersArgs,
+    #[command(flatten)]
     pod_network: PodNetworkArgs,
     /// The namespace of manifests without one, as with `kubectl apply -n`
     #[arg(short, long, value_name = "NAME")]
@@ -67,6 +74,7 @@ impl DiffCommand {
             paths: &self.paths,
             live: &self.live,
             namespace: self.namespace.as_deref(),
+            clusters: &self.clusters,
         };
         let (old, new) = sides.load()?;
         // Print the findings of both sides before failing.

@@ -1,7 +1,7 @@
 //! The two sides of `weir diff`: manifests of files, of a git revision, or of the current cluster.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::Write,
     path::{Path, PathBuf},
 };
@@ -10,6 +10,7 @@ use weir_kube::ClusterKinds;
 use weir_source::manifests::ManifestInput;
 
 use crate::{
+    clusters::{self, ClustersArgs},
     failure::Failure,
     git::{Revision, RevisionManifests},
     present::plain::Plain,
@@ -30,6 +31,8 @@ pub(crate) struct DiffSides<'a> {
     pub(crate) live: &'a LiveArgs,
     /// The namespace of manifests without one.
     pub(crate) namespace: Option<&'a str>,
+    /// The clusters of a ClusterSet, relative to both sides.
+    pub(crate) clusters: &'a ClustersArgs,
 }
 
 impl DiffSides<'_> {
@@ -41,6 +44,9 @@ impl DiffSides<'_> {
         {
             let hint = "use `-` for OLD or for NEW, but not for both";
             return Err(Failure::new("standard input can be only one side", hint).into());
+        }
+        if !self.clusters.is_empty() {
+            return self.load_clusters();
         }
         let is_revision = |path: &PathBuf| Revision::from_argument(path).is_some();
         if is_revision(self.old) || self.new.is_some_and(is_revision) {
@@ -63,6 +69,54 @@ impl DiffSides<'_> {
                 Err(Failure::new("there is nothing to compare with", hint).into())
             }
         }
+    }
+
+    /// Loads the clusters of both sides. Without NEW, the new side of a revision is the working tree.
+    fn load_clusters(&self) -> anyhow::Result<(Loaded, Loaded)> {
+        if !self.paths.is_empty() {
+            let hint = "name the paths in --cluster NAME=PATH";
+            return Err(Failure::new("--cluster takes the place of paths after `--`", hint).into());
+        }
+        let new = match (self.new, Revision::from_argument(self.old)) {
+            (Some(new), _) => Some(new),
+            (None, Some(_)) => None,
+            (None, None) => {
+                let hint = "give OLD and NEW, each a folder with the manifests of all clusters, or \
+                            a git revision";
+                return Err(Failure::new("there is nothing to compare with", hint).into());
+            }
+        };
+        let clusters = self.clusters.paths()?;
+        let load = |side: Option<&PathBuf>| {
+            let mut all = BTreeMap::new();
+            for (name, paths) in &clusters {
+                let mut loaded = self.load_cluster(side, paths)?;
+                clusters::drop_translations(&mut loaded);
+                all.insert(name.clone(), loaded);
+            }
+            anyhow::Ok(clusters::joined(all))
+        };
+        Ok((load(Some(self.old))?, load(new)?))
+    }
+
+    /// Loads a cluster of one side, which is the working tree if it is not given.
+    fn load_cluster(&self, side: Option<&PathBuf>, paths: &[&Path]) -> anyhow::Result<Loaded> {
+        let within = |side: &Path| paths.iter().map(|path| side.join(path)).collect::<Vec<_>>();
+        let paths = match side.map(|side| (side, Revision::from_argument(side))) {
+            None => within(Path::new(".")),
+            Some((side, None)) => within(side),
+            Some((_, Some(revision))) => {
+                let RevisionManifests { manifests, absent, notes } =
+                    revision.load(self.shared, &within(Path::new(".")), self.namespace)?;
+                notes.iter().for_each(|text| note(text));
+                for path in absent {
+                    note(&format!("the revision has no manifests at {}", path.display()));
+                }
+                return Ok(Loaded::from(manifests));
+            }
+        };
+        let all: Vec<PathBuf> = self.shared.iter().cloned().chain(paths).collect();
+        self.load_paths(&all)
     }
 
     fn load_path(&self, path: &PathBuf) -> anyhow::Result<Loaded> {

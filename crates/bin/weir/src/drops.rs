@@ -21,7 +21,8 @@ use crate::{
 ///
 /// Prints the time, pods, ports and direction of each packet, and the policies that isolate the pod
 /// or the admin policy that denies. The data comes from the agent of this node, which keeps the
-/// last 1000 drops. In audit mode these are the packets that the rules would have dropped.
+/// last 1000 drops. In audit mode these are packets that the rules would have dropped, and that
+/// passed; the output says so.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops -o json --agent 127.0.0.1:9640"
@@ -51,7 +52,7 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that the agent may wait for new drops before it answers, in seconds.
 const POLL_SECONDS: u64 = 20;
 /// The maximum size of an answer. No agent sends more.
-const MAX_ANSWER_BYTES: u64 = 2 << 20;
+const MAX_ANSWER_BYTES: u64 = 8 << 20;
 /// The number of drops that an agent keeps.
 const MAX_DROPS: usize = 1000;
 
@@ -84,11 +85,17 @@ pub(crate) struct Dropped {
     pub(crate) to: String,
     pub(crate) to_pod: Option<String>,
     pub(crate) to_port: Option<u16>,
+    /// The domain names of the destination, each with the time until when it stands for it.
+    #[serde(default)]
+    pub(crate) to_names: Vec<String>,
     pub(crate) protocol: String,
     pub(crate) policies: Vec<String>,
     /// The number of policies that are not listed.
     #[serde(default)]
     pub(crate) more_policies: usize,
+    /// Whether the packet passed nevertheless, because the agent runs in audit mode.
+    #[serde(default)]
+    pub(crate) passed: bool,
 }
 
 impl DropsCommand {
@@ -123,9 +130,6 @@ impl DropsCommand {
     }
 
     fn follow(&self, mut page: Page, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        if self.output == DropsFormat::Text {
-            present::drops::head(out)?;
-        }
         loop {
             if page.missed > 0 {
                 anstream::eprintln!(
@@ -134,7 +138,7 @@ impl DropsCommand {
                 );
             }
             match self.output {
-                DropsFormat::Text => present::drops::rows(out, &page.drops)?,
+                DropsFormat::Text => present::drops::write(out, &page.drops)?,
                 DropsFormat::Json => {
                     for drop in &page.drops {
                         serde_json::to_writer(&mut *out, &Schema::Drop.tag(drop))

@@ -1,26 +1,28 @@
-use std::{collections::BTreeSet, io::Write, net::IpAddr};
+mod backends;
+mod ends;
+
+use std::{collections::BTreeSet, io::Write};
 
 use clap::{Args, ValueEnum};
 use weir_engine::{Explanation, Reason, Remedy, Side};
-use weir_model::{
-    Direction, Finding, Flow, IpFamily, Name, ObjectRef, Pod, PodId, Program, ServiceId, Severity,
-    Verdict, World,
-};
+use weir_model::{Direction, Finding, Flow, IpFamily, ObjectRef, Severity, Verdict};
 use weir_reach::{PortQuery, ReachState};
+
+use self::ends::{addresses, check_network, claim_note, network_notes, note, other_family};
 
 use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::Failure,
     flow_end::{FlowEnd, unread_services},
+    ingress::{self, IngressArgs},
+    names,
     present::{
         self, Format, Schema,
         explanation_view::{Context, ExplanationView},
-        service_view::{BackendView, ServiceView},
     },
-    service::{self, ServiceTarget, Sources},
+    service,
     source::{self, Loaded, SourceArgs},
-    why,
 };
 
 /// Explain why a connection is allowed or denied
@@ -30,6 +32,10 @@ use crate::{
 /// policy that would allow it. Exit status 1 if the connection is denied.
 ///
 /// A connection to a Service is evaluated for each backend, and denied if any of these is denied.
+/// The same holds for an Ingress or a Gateway route, from the pods that serve it.
+///
+/// Rules about domain names match the addresses that the agent of `--agent` has learned. Without it,
+/// they match nothing.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir explain -f examples/shop/manifests --from shop/web --to shop/db --port 5432\n  weir explain -f examples/shop/manifests --from 203.0.113.7 --to shop/deployment/web --port http"
@@ -39,18 +45,26 @@ pub(crate) struct ExplainCommand {
     source: SourceArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
-    /// The source: `namespace/pod`, `pod` with -n, an address, or `namespace/deployment/name`
+    #[command(flatten)]
+    ingress: IngressArgs,
+    /// The source: `namespace/pod`, `pod` with -n, an address, `namespace/deployment/name`, or
+    /// `ingress` for the ingress controller
     #[arg(long, value_name = "END")]
     from: String,
-    /// The destination, in the same forms, or a Service, as in `namespace/svc/name`
+    /// The destination, in the same forms, or a Service, an Ingress or a Gateway route, as in
+    /// `namespace/svc/name`, `namespace/ingress/name` or `namespace/httproute/name`
     #[arg(long, value_name = "END")]
     to: String,
-    /// The destination port: a number or the name of a container port; for a Service, its own port
+    /// The destination port: a number or the name of a container port; for a Service, its own port.
+    /// A route needs none
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
-    port: PortQuery,
+    port: Option<PortQuery>,
     /// The IP family, if both ends have addresses of both families
     #[arg(long, value_name = "FAMILY", value_enum, ignore_case = true)]
     ip_family: Option<FamilyArg>,
+    /// The HTTP address of a node's agent, whose addresses of domain names count
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "clusters")]
+    agent: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -59,9 +73,23 @@ pub(crate) struct ExplainCommand {
 impl ExplainCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let kinds = FlowEnd::kinds([&self.from, &self.to]);
-        let loaded = self.source.load_clusters_with(&self.clusters, kinds)?;
+        let names = self.agent.as_deref().map(names::request).transpose()?;
+        let loaded = match &names {
+            Some(names) => self.source.load_with_names(kinds, names)?,
+            None => self.source.load_clusters(&self.clusters, kinds)?,
+        };
         let end = |text| FlowEnd::find(text, self.source.namespace(), &loaded);
-        let (from, mut to) = (end(&self.from)?, end(&self.to)?);
+        let (mut from, mut to) = (end(&self.from)?, end(&self.to)?);
+        let mut source_note = None;
+        if matches!(from, FlowEnd::Ingress | FlowEnd::Route(_)) {
+            let route = from.route(&loaded);
+            let pods = self.ingress.pods(route, self.source.namespace(), &loaded)?;
+            let first = pods.first().ok_or_else(ingress::unknown_pods)?;
+            if pods.len() > 1 {
+                source_note = Some(format!("{from} stands for {}", ingress::listed(&pods)));
+            }
+            from = FlowEnd::Pod(first.clone(), 1);
+        }
         for end in [&from, &to] {
             check_network(end, &loaded)?;
         }
@@ -69,18 +97,28 @@ impl ExplainCommand {
             let hint = "a Service opens no connections: name the pods that do";
             return Err(Failure::new(format!("Service {id} cannot be a source"), hint).into());
         }
+        if to == FlowEnd::Ingress {
+            let hint = "name an Ingress, as in `namespace/ingress/name`, or the controller's pods";
+            return Err(Failure::new("`ingress` is a source of connections", hint).into());
+        }
         if let FlowEnd::Address(address) = to
-            && let Some(service) = service::at_node_port(&loaded.world, address, &self.port)
+            && let Some(service) = service::at_node_port(&loaded.world, address, self.port()?)
         {
             to = FlowEnd::Service(service.id.clone());
         }
         let state = source::compile(loaded.world.clone());
+        if let Some(route) = to.route(&loaded) {
+            return self.explain_route(out, &loaded, &state, &from, route);
+        }
         if let FlowEnd::Service(id) = &to {
             return self.explain_service(out, &loaded, &state, &from, id);
         }
         let flow = self.flow(&loaded, &from, &to)?;
         let explained = self.explain(&loaded, &state, [&from, &to], flow);
         let mut view = explained.view(&loaded, [&from, &to]);
+        view.notes.splice(..0, source_note);
+        let names = names.iter().flat_map(|names| names.notes(flow.to));
+        view.notes.extend(names);
         let addresses = [&from, &to].into_iter().any(|end| matches!(end, FlowEnd::Address(_)));
         if let (true, Some(unread)) = (addresses, unread_services(&loaded)) {
             view.notes.push(unread.message.clone());
@@ -90,84 +128,6 @@ impl ExplainCommand {
             None => present::explanation::write(out, &explained.explanation, &view)?,
         }
         Ok(explained.explanation.verdict.into())
-    }
-
-    /// Explains the connections to all backends of a Service: each with its verdict, and one of
-    /// them, a denied one if there is any, in full.
-    fn explain_service(
-        &self,
-        out: &mut dyn Write,
-        loaded: &Loaded,
-        state: &ReachState,
-        from: &FlowEnd,
-        id: &ServiceId,
-    ) -> anyhow::Result<Exit> {
-        let service = service::find(&loaded.world, id)?;
-        let mut target = ServiceTarget::find(&loaded.world, service, &self.port)?;
-        let sources = Sources::find(&loaded.world, from, service);
-        target.notes.extend(sources.note.clone());
-        let attempts = self.attempts(loaded, &target, &sources)?;
-        let reaches_itself = attempts.iter().any(|attempt| attempt.flow.from == attempt.flow.to);
-        let has_admin_policies =
-            loaded.world.policies.keys().any(|policy| !policy.kind.is_namespaced());
-        if reaches_itself && has_admin_policies {
-            target.notes.push(format!(
-                "{from} is a backend itself: through the Service, admin policies apply to that \
-                 connection, and this evaluation does not include them"
-            ));
-        }
-        let verdicts: Vec<Verdict> =
-            attempts.iter().map(|attempt| state.program.verdict(&attempt.flow)).collect();
-        let verdict = verdicts.iter().copied().max().unwrap_or(Verdict::Deny);
-        let shown = verdicts.iter().position(|own| *own == verdict).unwrap_or_default();
-        let Attempt { from, to, flow } = &attempts[shown];
-        let explained = self.explain(loaded, state, [from, to], *flow);
-        let mut view = explained.view(loaded, [from, to]);
-        let backends = attempts.iter().map(|attempt| {
-            let explanation = weir_engine::explain(&state.program, &attempt.flow);
-            BackendView::new(&attempt.from, &attempt.to, &explanation)
-        });
-        view.service = Some(ServiceView::new(&target, &self.from, backends.collect()));
-        match self.output.structured() {
-            Some(form) => present::value(out, form, Schema::Explain, &view)?,
-            None => present::explanation::write(out, &explained.explanation, &view)?,
-        }
-        Ok(verdict.into())
-    }
-
-    /// The connections that one connection to a Service can become.
-    fn attempts(
-        &self,
-        loaded: &Loaded,
-        target: &ServiceTarget<'_>,
-        sources: &Sources,
-    ) -> Result<Vec<Attempt>, Failure> {
-        let family = self.ip_family.map(IpFamily::from);
-        let (mut attempts, mut failure) = (Vec::new(), None);
-        for backend in &target.backends {
-            let to = match &backend.pod {
-                Some(pod) => FlowEnd::Pod(pod.clone(), 1),
-                None => FlowEnd::Address(backend.addresses[0]),
-            };
-            check_network(&to, loaded)?;
-            for from in &sources.ends {
-                check_network(from, loaded)?;
-                let sources = (&*from.to_string(), from.addresses(loaded));
-                let targets = (&*to.to_string(), backend.addresses.clone());
-                match addresses(sources, targets, family) {
-                    Ok((source, address)) => {
-                        let (protocol, port) = (target.port.protocol, backend.port);
-                        let flow = Flow { from: source, to: address, protocol, port };
-                        attempts.push(Attempt { from: from.clone(), to: to.clone(), flow });
-                    }
-                    Err(error) => failure = failure.or(Some(error)),
-                }
-            }
-        }
-        match failure {
-            Some(failure) if attempts.is_empty() => Err(failure),
-            _ => Ok(attempts),
-        }
     }
 
     /// Explains one connection.
@@ -199,9 +159,18 @@ impl ExplainCommand {
         Explained { explanation, remedy, notes }
     }
 
+    /// The port, which only routes do not need.
+    fn port(&self) -> Result<&PortQuery, Failure> {
+        self.port.as_ref().ok_or_else(|| {
+            let hint = "give it with --port; only a route needs none";
+            Failure::new("the destination port is missing", hint)
+        })
+    }
+
     /// The connection to explain.
     fn flow(&self, loaded: &Loaded, from: &FlowEnd, to: &FlowEnd) -> Result<Flow, Failure> {
-        if self.port.is_any() {
+        let port = self.port()?;
+        if port.is_any() {
             let hint = "give a number or a name; `weir matrix --port any` evaluates all ports";
             return Err(Failure::new("a connection has one port", hint));
         }
@@ -209,18 +178,17 @@ impl ExplainCommand {
         let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
         let (from_address, to_address) =
             addresses((&self.from, sources), (&self.to, targets), family)?;
-        let mut ports = self.port.at(to.pod(loaded));
+        let mut ports = port.at(to.pod(loaded));
         ports.sort();
         ports.dedup();
         if ports.len() > 1 {
             let list: Vec<String> = ports.iter().map(ToString::to_string).collect();
             let hint = if ports.windows(2).all(|pair| pair[0].protocol != pair[1].protocol) {
-                format!("add the protocol: `--port {}/{}`", self.port, ports[1].protocol)
+                format!("add the protocol: `--port {port}/{}`", ports[1].protocol)
             } else {
                 format!("give the number: `--port {}`", list[0])
             };
-            let what =
-                format!("{} has several ports named {}: {}", self.to, self.port, list.join(", "));
+            let what = format!("{} has several ports named {port}: {}", self.to, list.join(", "));
             return Err(Failure::new(what, hint));
         }
         let Some(port) = ports.first() else {
@@ -235,7 +203,7 @@ impl ExplainCommand {
             } else {
                 "the ports of an address have no names: name the pod, or give a number".to_owned()
             };
-            return Err(Failure::new(format!("{} has no port {}", self.to, self.port), hint));
+            return Err(Failure::new(format!("{} has no port {port}", self.to), hint));
         };
         Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
     }
@@ -257,74 +225,6 @@ impl Explained {
     }
 }
 
-/// A connection that a connection to a Service can become.
-struct Attempt {
-    from: FlowEnd,
-    to: FlowEnd,
-    flow: Flow,
-}
-
-/// A remark about an end, if one is needed.
-fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
-    let pod = end.pod(loaded)?;
-    let id = &pod.id;
-    match end {
-        _ if pod.host_network => Some(format!(
-            "{id} uses the network of its node: policies treat it as a node, not as a pod"
-        )),
-        FlowEnd::Pod(_, count @ 2..) => {
-            Some(format!("{id} is one of {count} pods of its workload"))
-        }
-        _ => None,
-    }
-}
-
-/// Fails for a pod that is not on the cluster network: policies may apply to its connections, but
-/// weir does not know the network.
-fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
-    let Some(pod) = end.pod(loaded) else { return Ok(()) };
-    let networks = loaded.attachments.get(&pod.id);
-    let Some(network) = networks.and_then(|networks| networks.primary.as_ref()) else {
-        return Ok(());
-    };
-    let what = format!(
-        "weir does not judge the connections of {}: {network} replaces its cluster network",
-        pod.id
-    );
-    Err(Failure::new(what, "look at the configuration of that network"))
-}
-
-/// Remarks about the secondary networks of both ends, or else of one.
-fn network_notes(ends: [&FlowEnd; 2], loaded: &Loaded) -> Vec<String> {
-    let networks = ends.map(|end| {
-        let pod = end.pod(loaded)?;
-        Some((&pod.id, &loaded.attachments.get(&pod.id)?.secondary))
-    });
-    let note = |(id, names): (&PodId, &BTreeSet<Name>)| {
-        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-        format!(
-            "{id} also has the network {}; weir judges only the cluster network",
-            names.join(", ")
-        )
-    };
-    networks.into_iter().flatten().map(note).collect()
-}
-
-/// A remark that several pods hold the address of an end, or another one than its pod.
-fn claim_note(pod: Option<&Pod>, address: IpAddr, world: &World) -> Option<String> {
-    match (pod, &world.holders(address)[..]) {
-        (_, [first, second, ..]) => Some(format!(
-            "{address} is contested: {} and {} have it; a rule allows it only if it selects both",
-            first.id, second.id
-        )),
-        (Some(pod), [owner]) if owner.id != pod.id && !pod.host_network => Some(format!(
-            "{} is being deleted and does not own {address} any more: {} has it",
-            pod.id, owner.id
-        )),
-        _ => None,
-    }
-}
-
 /// An IP family, as the API writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FamilyArg {
@@ -343,52 +243,6 @@ impl From<FamilyArg> for IpFamily {
             FamilyArg::V6 => IpFamily::V6,
         }
     }
-}
-
-/// The addresses of a connection: those of the requested family, or else of the family of the first
-/// destination address that both ends share.
-fn addresses(
-    (from_text, sources): (&str, Vec<IpAddr>),
-    (to_text, targets): (&str, Vec<IpAddr>),
-    family: Option<IpFamily>,
-) -> Result<(IpAddr, IpAddr), Failure> {
-    for (text, list) in [(from_text, &sources), (to_text, &targets)] {
-        if list.is_empty() {
-            let hint = "a pod needs an address to connect; it may still be starting";
-            return Err(Failure::new(format!("{text} has no address"), hint));
-        }
-        if let Some(family) = family.filter(|family| family.first_in(list).is_none()) {
-            let hint = "leave out --ip-family, or use the other family";
-            return Err(Failure::new(format!("{text} has no {family} address"), hint));
-        }
-    }
-    let has_family = |to: &&IpAddr| family.is_none_or(|family| IpFamily::from(**to) == family);
-    let pair = |to: &IpAddr| Some((IpFamily::from(*to).first_in(&sources)?, *to));
-    targets.iter().filter(has_family).find_map(pair).ok_or_else(|| {
-        let hint = "one end has only IPv4 and the other only IPv6; use addresses of one family";
-        Failure::new(format!("{from_text} and {to_text} share no address family"), hint)
-    })
-}
-
-/// The verdict over the other family, if both ends have addresses of it too.
-fn other_family(
-    loaded: &Loaded,
-    program: &Program,
-    explanation: &Explanation,
-    [from, to]: [&FlowEnd; 2],
-) -> Option<String> {
-    let flow = explanation.flow;
-    let used = IpFamily::from(flow.to);
-    let other = IpFamily::BOTH.into_iter().find(|family| *family != used)?;
-    let address = |end: &FlowEnd| other.first_in(&end.addresses(loaded));
-    let also = Flow { from: address(from)?, to: address(to)?, ..flow };
-    let verdict = program.verdict(&also);
-    let verdict_text = why::past(verdict);
-    Some(if verdict == explanation.verdict {
-        format!("evaluated for {used}; {other} is {verdict_text} too")
-    } else {
-        format!("evaluated for {used}; {other} is {verdict_text}: see `--ip-family {other}`")
-    })
 }
 
 /// The findings about the policies that deny the connection, in the direction in which they deny

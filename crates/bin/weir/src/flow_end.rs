@@ -1,14 +1,15 @@
 //! The ends of a connection, as a user names them: an address, `namespace/pod`, `pod`,
-//! `namespace/deployment/name`, or `namespace/svc/name`.
+//! `namespace/deployment/name`, `namespace/svc/name`, `namespace/ingress/name`, or `ingress`.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use weir_kube::{ClusterKinds, SERVICES_UNREAD};
+use weir_api::{Route, RouteId};
+use weir_kube::{ClusterKinds, ROUTES_UNREAD, SERVICES_UNREAD};
 use weir_model::{Finding, Name, Namespace, Pod, PodId, QualifiedName, ServiceId};
 
 use crate::{
     failure::{Failure, nearest},
-    service,
+    ingress, service,
     source::Loaded,
 };
 
@@ -21,7 +22,18 @@ pub(crate) enum FlowEnd {
     Address(IpAddr),
     /// A Service, which can only be a destination.
     Service(ServiceId),
+    /// An Ingress or a Gateway route. As a source, it stands for the pods that serve it.
+    Route(RouteId),
+    /// The ingress controller, which can only be a source.
+    Ingress,
 }
+
+/// The source that stands for the ingress controller.
+const INGRESS: &str = "ingress";
+
+/// The kinds of routes.
+const ROUTE_KINDS: [&str; 6] =
+    ["ingress", "httproute", "grpcroute", "tlsroute", "tcproute", "udproute"];
 
 impl FlowEnd {
     /// The kinds of objects that are needed to find the ends that these texts name.
@@ -30,7 +42,13 @@ impl FlowEnd {
         let may_be_service = |text: &str| {
             weir_api::address(text).is_some() || kind_in(text).as_deref() == Some("service")
         };
-        if texts.into_iter().any(may_be_service) {
+        let needs_routes = |text: &str| {
+            let kind = kind_in(text);
+            text == INGRESS || kind.is_some_and(|kind| ROUTE_KINDS.contains(&kind.as_str()))
+        };
+        if texts.into_iter().any(needs_routes) {
+            ClusterKinds::DestinationsAndRoutes
+        } else if texts.into_iter().any(may_be_service) {
             ClusterKinds::Destinations
         } else {
             ClusterKinds::Policies
@@ -59,6 +77,9 @@ impl FlowEnd {
             [namespace, kind, name] => match full_kind(kind).as_str() {
                 "pod" => PodId::new(namespace, name),
                 "service" => return service(namespace, name, loaded),
+                kind if ROUTE_KINDS.contains(&kind) => {
+                    return route(&[namespace, kind, name], loaded);
+                }
                 kind => return workload(&format!("{namespace}/{kind}/{name}"), loaded),
             },
             _ => {
@@ -71,6 +92,7 @@ impl FlowEnd {
         match loaded.world.pods.get(&id) {
             Some(pod) if pod.finished => Err(finished(pod, loaded)),
             Some(_) => Ok(FlowEnd::Pod(id, 1)),
+            None if text == INGRESS => Ok(FlowEnd::Ingress),
             None if parts.len() == 1 && loaded.world.nodes.contains_key(text) => {
                 Err(names_node(text, loaded))
             }
@@ -92,7 +114,17 @@ impl FlowEnd {
     pub(crate) fn pod<'w>(&self, loaded: &'w Loaded) -> Option<&'w Pod> {
         match self {
             FlowEnd::Pod(id, _) => loaded.world.pods.get(id),
-            FlowEnd::Address(_) | FlowEnd::Service(_) => None,
+            FlowEnd::Address(_) | FlowEnd::Service(_) | FlowEnd::Route(_) | FlowEnd::Ingress => {
+                None
+            }
+        }
+    }
+
+    /// The route, if the end is one.
+    pub(crate) fn route<'w>(&self, loaded: &'w Loaded) -> Option<&'w Route> {
+        match self {
+            FlowEnd::Route(id) => loaded.routes.get(id),
+            _ => None,
         }
     }
 
@@ -104,7 +136,7 @@ impl FlowEnd {
             }
             FlowEnd::Address(address) => vec![*address],
             // Policies apply to the backends.
-            FlowEnd::Service(_) => Vec::new(),
+            FlowEnd::Service(_) | FlowEnd::Route(_) | FlowEnd::Ingress => Vec::new(),
         }
     }
 }
@@ -115,12 +147,35 @@ impl fmt::Display for FlowEnd {
             FlowEnd::Pod(id, _) => id.fmt(f),
             FlowEnd::Address(address) => address.fmt(f),
             FlowEnd::Service(id) => f.write_str(&service::name(id)),
+            FlowEnd::Route(id) => f.write_str(&ingress::name(id)),
+            FlowEnd::Ingress => f.write_str(INGRESS),
         }
     }
 }
 
 const FORMS: &str = "use an address, `namespace/pod`, `pod` with -n, `namespace/deployment/name`, \
-                     or `namespace/svc/name`";
+                     `namespace/svc/name`, or `namespace/ingress/name`";
+
+/// The pods that a pod or workload on the command line stands for; at least one.
+pub(crate) fn pods(
+    text: &str,
+    namespace: Option<&str>,
+    loaded: &Loaded,
+) -> Result<Vec<PodId>, Failure> {
+    let FlowEnd::Pod(id, _) = FlowEnd::find(text, namespace, loaded)? else {
+        let hint = "use `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
+        return Err(Failure::new(format!("{text} is not a pod"), hint));
+    };
+    let workload = match text.split('/').collect::<Vec<&str>>()[..] {
+        [namespace, kind, name] => format!("{namespace}/{}/{name}", full_kind(kind)),
+        _ => String::new(),
+    };
+    let is_running = |id: &&PodId| loaded.world.pods.get(id).is_some_and(|pod| !pod.finished);
+    Ok(match loaded.workloads.get(&workload) {
+        Some(pods) => pods.iter().filter(is_running).cloned().collect(),
+        None => vec![id],
+    })
+}
 
 /// The kind that a text names, as in `namespace/kind/name`.
 fn kind_in(text: &str) -> Option<String> {
@@ -147,6 +202,12 @@ fn full_kind(kind: &str) -> String {
         "kservice" | "services.serving.knative.dev" | "service.serving.knative.dev" => "ksvc",
         "po" | "pods" => "pod",
         "svc" | "services" => "service",
+        "ing" | "ingresses" => "ingress",
+        "httproutes" => "httproute",
+        "grpcroutes" => "grpcroute",
+        "tlsroutes" => "tlsroute",
+        "tcproutes" => "tcproute",
+        "udproutes" => "udproute",
         other => other,
     }
     .to_owned()
@@ -202,6 +263,24 @@ fn service(namespace: &str, name: &str, loaded: &Loaded) -> Result<FlowEnd, Fail
             None => failure,
         }),
     }
+}
+
+fn route([namespace, kind, name]: &[&str; 3], loaded: &Loaded) -> Result<FlowEnd, Failure> {
+    let id = RouteId { namespace: (*namespace).into(), kind: (*kind).into(), name: (*name).into() };
+    if loaded.routes.contains_key(&id) {
+        return Ok(FlowEnd::Route(id));
+    }
+    if let Some(unread) = loaded.findings.iter().find(|finding| finding.code == ROUTES_UNREAD) {
+        return Err(Failure::new(unread.message.clone(), unread.hint.clone()));
+    }
+    let known: Vec<String> = loaded.routes.keys().map(ingress::name).collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let id = ingress::name(&id);
+    let hint = match nearest(&id, &known).as_slice() {
+        [] => "the input has no Ingresses or Gateway routes".to_owned(),
+        near => format!("did you mean {}?", near.join(" or ")),
+    };
+    Err(Failure::new(format!("there is no route {id}"), hint))
 }
 
 /// The finding about Services that the user may not list.

@@ -1,17 +1,21 @@
 //! A lab on this machine: builds the nodes and pods of a world as network namespaces, installs
 //! rules and tries connections.
 
+mod names;
+
 use std::{
+    cell::RefCell,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use weir_datapath::{ApplyError, Established, Ledger, Mode, Outcome};
-use weir_engine::Locality;
+use weir_datapath::{ApplyError, Datapath, Established, Ledger, Mode, Outcome};
+use weir_engine::{Engine, Locality};
 use weir_lab::{Lab, LabError, Layout};
 use weir_model::{Delta, Flow, Name, Program, Verdict, World};
-use weir_netfilter::{LogError, Logged, PacketLog};
+use weir_netfilter::{DnsWatch, LogError, Logged, PacketLog};
 
+use self::names::Resolvers;
 use crate::{datapath::PacketFilter, failure::Failure, platform::Open};
 
 /// The time that a connection may take. Only rules drop packets in a lab; if the machine is too
@@ -34,8 +38,11 @@ pub(crate) fn enter_with_bpf() -> Result<(), Failure> {
 
 /// A cluster of network namespaces on this machine.
 pub(crate) struct KernelLab {
+    /// The nodes that observe DNS.
+    watches: RefCell<Vec<DnsWatch>>,
     lab: Lab,
     nodes: Vec<Name>,
+    resolvers: Resolvers,
 }
 
 impl KernelLab {
@@ -43,41 +50,39 @@ impl KernelLab {
     pub(crate) fn build(world: &World, flows: &[Flow]) -> Result<Self, Failure> {
         let layout = Layout::from_world(world, flows);
         let lab = Lab::build(&layout).map_err(failed)?;
-        Ok(KernelLab { lab, nodes: layout.nodes.into_iter().map(|node| node.name).collect() })
+        let nodes = layout.nodes.into_iter().map(|node| node.name).collect();
+        let resolvers = Resolvers::outside(world, flows);
+        Ok(KernelLab { watches: RefCell::default(), lab, nodes, resolvers })
     }
 
     /// Installs the policies of a world with the same pods on every node, as a starting agent does.
     pub(crate) fn enforce(&self, world: &World, filter: PacketFilter) -> Result<(), Failure> {
         let mut world = world.clone();
         weir_lab::assign_nodes(&mut world);
+        self.watches.borrow_mut().clear();
         for node in &self.nodes {
-            let program = weir_engine::compile(&world, Locality::Node(node.clone()));
-            (filter.enforce)(self, node, &program)?;
+            (filter.enforce)(self, node, &world)?;
         }
         Ok(())
     }
 
-    /// Installs a program on a node, with a datapath that is opened there.
-    pub(crate) fn enforce_on<D: Open>(
-        &self,
-        node: &Name,
-        program: &Program,
-    ) -> Result<(), Failure> {
+    /// Installs the policies of a world on a node, with a datapath that is opened there. The node
+    /// learns the addresses of domain names from the answers of a resolver.
+    pub(crate) fn enforce_on<D: Open>(&self, node: &Name, world: &World) -> Result<(), Failure> {
         let open = || D::open_with(Mode::Enforce);
         let datapath = self.lab.on_node(node, open).map_err(failed)?.map_err(rejected)?;
-        let mut ledger = Ledger::new(datapath, Established::Keep);
-        ledger.add_delta(Delta::from(program));
-        ledger.set_in_sync();
-        if let Outcome::Failed { error, .. } = ledger.apply_pending() {
-            return Err(rejected(error));
+        let mut engine = Engine::new(Locality::Node(node.clone()));
+        let has_names = !world.domains.is_empty();
+        let changes = world.changes().filter(|change| !names::is_name(change));
+        let asking = has_names.then(|| self.resolvers.policy());
+        let mut ledger = install(datapath, engine.apply(changes.chain(asking)))?;
+        if has_names {
+            let state = (&mut engine, &mut ledger);
+            let watch = names::learn(&self.lab, node, world, self.resolvers, state)
+                .map_err(|error| Failure::new(error, UNNAMED))?;
+            self.watches.borrow_mut().extend(watch);
         }
-        match ledger.rejected().first_key_value() {
-            None => Ok(()),
-            Some((pod, held)) => {
-                let what = format!("the kernel rejects the rules of {pod}: {}", held.error);
-                Err(Failure::new(what, REPORT))
-            }
-        }
+        Ok(())
     }
 
     /// Tries all flows concurrently. Returns the verdicts in order.
@@ -101,6 +106,28 @@ impl KernelLab {
             .map_err(unreported)?;
         }
         Ok(first)
+    }
+}
+
+/// Installs a program in the network namespace of this thread, with a datapath that is opened there.
+pub(crate) fn install_here<D: Open>(program: &Program) -> Result<(), Failure> {
+    install(D::open_with(Mode::Enforce).map_err(rejected)?, program.into()).map(drop)
+}
+
+/// Installs everything that a delta adds, as a starting agent does.
+fn install<D: Datapath>(datapath: D, delta: Delta) -> Result<Ledger<D>, Failure> {
+    let mut ledger = Ledger::new(datapath, Established::Keep);
+    ledger.add_delta(delta);
+    ledger.set_in_sync();
+    if let Outcome::Failed { error, .. } = ledger.apply_pending() {
+        return Err(rejected(error));
+    }
+    match ledger.rejected().first_key_value() {
+        None => Ok(ledger),
+        Some((pod, held)) => {
+            let what = format!("the kernel rejects the rules of {pod}: {}", held.error);
+            Err(Failure::new(what, REPORT))
+        }
     }
 }
 
@@ -137,6 +164,7 @@ fn describe(packet: &Logged) -> String {
     )
 }
 
+const UNNAMED: &str = "domain names need nf_tables and `nfnetlink_queue`; use `weir test` without `--datapath` where the kernel lacks them";
 const REPORT: &str = "please report this, with the output of `weir render` for this datapath";
 
 fn rejected(error: ApplyError) -> Failure {

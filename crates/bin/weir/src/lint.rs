@@ -1,8 +1,8 @@
-use std::{io::Write, path::PathBuf};
+use std::{io::Write, mem, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_model::{Finding, Severity};
+use weir_model::{Direction, Finding, Policy, Severity, Who};
 
 use crate::{
     baseline::Baseline,
@@ -88,13 +88,19 @@ impl LintCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
         let config = LintConfig::find(self.config.as_deref(), self.source.paths())?;
-        let loaded = self.source.load()?;
-        let mut findings = loaded.lint();
+        let mut loaded = self.source.load()?;
+        let mut findings = Vec::new();
+        // A large cluster takes much memory, so nothing is copied, and compiled only if it matters.
+        if loaded.world.policies.values().any(has_block) && !loaded.synthetic.is_empty() {
+            let state = source::compile(mem::take(&mut loaded.world));
+            findings = self.source.pod_network.findings(&state, &loaded.synthetic);
+            loaded.world = state.world;
+        }
+        loaded.drop_synthetic();
+        findings.extend(loaded.lint());
         if self.unselected_pods {
             findings.extend(weir_lint::unselected(&loaded.world));
         }
-        let state = source::compile(loaded.world);
-        findings.extend(self.source.pod_network.findings(&state, &loaded.synthetic));
         findings.extend(loaded.findings);
         findings.sort();
         findings.dedup();
@@ -133,6 +139,13 @@ impl LintCommand {
         };
         Ok(Exit::when(findings.iter().all(|finding| finding.severity <= allowed)))
     }
+}
+
+/// Whether a rule of the policy names addresses.
+fn has_block(policy: &Policy) -> bool {
+    let rules = Direction::BOTH.into_iter().filter_map(|direction| policy.rules(direction));
+    let mut peers = rules.flatten().flat_map(|rule| rule.peers.iter().flatten());
+    peers.any(|peer| matches!(peer.who, Who::Block(_)))
 }
 
 /// Whether a finding is about an object of the namespace, or about no object.

@@ -1,4 +1,6 @@
-//! `weir test --live`: probes between the pods of a cluster, from ephemeral containers.
+//! `weir test --live`: probes between the pods of a cluster.
+
+mod exec;
 
 use std::{
     collections::BTreeMap,
@@ -7,14 +9,15 @@ use std::{
 };
 
 use clap::Args;
-use weir_kube::{Access, ClusterKinds, PodRun, PodRunError, PodRunner};
-use weir_model::{Flow, Object, Pod, PodId, Verdict, World};
+use weir_api::CaseObjects;
+use weir_kube::{Access, AdminClient, ClusterKinds, PodRun, PodRunError, PodRunner};
+use weir_model::{Flow, Pod, PodId, Verdict, World};
 
+use self::exec::ExecRunner;
 use crate::{
     connect::{Target, verdict_of},
     failure::Failure,
-    probe::{self, Workloads},
-    source,
+    probe, source,
 };
 
 /// A termination message has at most 4 KiB, and a command line far more than these targets.
@@ -23,7 +26,7 @@ const MAX_TARGETS: usize = 1000;
 /// The options for probes in a cluster.
 #[derive(Args)]
 pub(crate) struct LiveTestArgs {
-    /// Try the probes between the pods of a running cluster, from ephemeral containers
+    /// Try the probes between the pods of a running cluster, from ephemeral containers or with --exec
     #[arg(long)]
     live: bool,
     /// The kubeconfig of the cluster
@@ -35,6 +38,10 @@ pub(crate) struct LiveTestArgs {
     /// The image of weir, which the nodes can pull
     #[arg(long, value_name = "IMAGE", requires = "live", default_value = concat!("localhost/weir:", env!("CARGO_PKG_VERSION")))]
     probe_image: String,
+    /// Try the probes in a container of each pod that sends, as `kubectl exec` would, instead of an
+    /// ephemeral container. It needs `sh`, and `nc` or `bash` and `timeout`; only TCP
+    #[arg(long, requires = "live", conflicts_with = "probe_image")]
+    exec: bool,
 }
 
 impl LiveTestArgs {
@@ -47,30 +54,46 @@ impl LiveTestArgs {
         let instead = "leave out --live";
         let loaded =
             source::load_cluster(&access, ClusterKinds::Destinations, instead)?.complete()?;
-        let (objects, workloads) = probe::targets(&loaded);
-        let runner = PodRunner::new(access, &self.probe_image)?;
-        Ok(Some(LiveCluster { runner, objects, workloads }))
+        let objects = probe::targets(&loaded);
+        let runner = if self.exec {
+            Runner::Exec(ExecRunner { client: AdminClient::new(access)? })
+        } else {
+            Runner::Ephemeral(PodRunner::new(access, &self.probe_image)?)
+        };
+        Ok(Some(LiveCluster { runner, objects }))
     }
+}
+
+/// How connections are made from a pod.
+enum Runner {
+    /// By an ephemeral container.
+    Ephemeral(PodRunner),
+    /// By programs of its own container.
+    Exec(ExecRunner),
+}
+
+/// The verdict of a flow, or why it could not be tried.
+type ProbeAnswer = Result<Verdict, String>;
+
+/// The flows that one pod sends.
+struct PodProbes {
+    id: PodId,
+    /// The indexes of the flows.
+    probes: Vec<usize>,
 }
 
 /// A cluster with running pods.
 pub(crate) struct LiveCluster {
-    runner: PodRunner,
+    runner: Runner,
     /// Its objects.
-    pub(crate) objects: Vec<Object>,
-    /// The pods of its workloads.
-    pub(crate) workloads: Workloads,
+    pub(crate) objects: CaseObjects,
 }
 
 impl LiveCluster {
     /// Tries all flows, those of different pods concurrently. Returns in order the verdict, or why a
     /// flow could not be tried.
-    pub(crate) fn probe(
-        &self,
-        world: &World,
-        flows: &[Flow],
-    ) -> Result<Vec<Result<Verdict, String>>, Failure> {
-        let mut verdicts: Vec<Result<Verdict, String>> = flows
+    pub(crate) fn probe(&self, world: &World, flows: &[Flow]) -> Result<Vec<ProbeAnswer>, Failure> {
+        let mut verdicts: Vec<ProbeAnswer> = flows
             .iter()
             .map(|flow| {
                 Err(format!("no pod has the address {}, so no container can send", flow.from))
@@ -82,24 +105,44 @@ impl LiveCluster {
                 by_pod.entry(pod.id.clone()).or_default().push(at);
             }
         }
-        let by_pod: Vec<(PodId, Vec<usize>)> = by_pod.into_iter().collect();
-        if let Some((pod, _)) = by_pod.iter().find(|(_, probes)| probes.len() > MAX_TARGETS) {
-            let what = format!("more than {MAX_TARGETS} probes from {pod}");
+        let pods = by_pod.into_iter().map(|(id, probes)| PodProbes { id, probes });
+        let pods: Vec<PodProbes> = pods.collect();
+        if let Some(pod) = pods.iter().find(|pod| pod.probes.len() > MAX_TARGETS) {
+            let what = format!("more than {MAX_TARGETS} probes from {}", pod.id);
             return Err(Failure::new(what, "split the test"));
         }
-        let runs: Vec<PodRun> =
-            by_pod.iter().map(|(pod, probes)| command(pod, probes, flows)).collect();
-        let name = format!("weir-test-{:x}", since_epoch());
-        for ((pod, probes), result) in by_pod.iter().zip(self.runner.run(&name, &runs)) {
-            let letters = result.map_err(failed)?;
-            for (at, letter) in probes.iter().zip(letters.chars().chain(std::iter::repeat('u'))) {
-                let unknown =
-                    || format!("the node of {pod} cannot send {} packets", flows[*at].protocol);
-                verdicts[*at] = verdict_of(letter).ok_or_else(unknown);
+        let tried = match &self.runner {
+            Runner::Ephemeral(runner) => probe_with_containers(runner, &pods, flows)?,
+            Runner::Exec(runner) => runner.probe(&pods, flows)?,
+        };
+        for (pod, results) in pods.iter().zip(tried) {
+            for (at, result) in pod.probes.iter().zip(results) {
+                verdicts[*at] = result;
             }
         }
         Ok(verdicts)
     }
+}
+
+/// Tries the flows of all pods with ephemeral containers. Returns the answers for each pod in order.
+fn probe_with_containers(
+    runner: &PodRunner,
+    pods: &[PodProbes],
+    flows: &[Flow],
+) -> Result<Vec<Vec<ProbeAnswer>>, Failure> {
+    let runs: Vec<PodRun> = pods.iter().map(|pod| command(&pod.id, &pod.probes, flows)).collect();
+    let name = format!("weir-test-{:x}", since_epoch());
+    let results = pods.iter().zip(runner.run(&name, &runs)).map(|(pod, result)| {
+        let letters = result.map_err(failed)?;
+        let letters = letters.chars().chain(std::iter::repeat('u'));
+        let verdicts = pod.probes.iter().zip(letters).map(|(at, letter)| {
+            let protocol = flows[*at].protocol;
+            let unknown = || format!("the node of {} cannot send {protocol} packets", pod.id);
+            verdict_of(letter).ok_or_else(unknown)
+        });
+        Ok(verdicts.collect())
+    });
+    results.collect()
 }
 
 /// The running pod that sends the packets of a flow.
@@ -129,11 +172,13 @@ fn since_epoch() -> u128 {
 fn failed(error: PodRunError) -> Failure {
     let hint = match &error {
         PodRunError::Api(api) => format!(
-            "--live needs Kubernetes 1.23 or later, and permission to patch pods/ephemeralcontainers; {}",
+            "--live needs Kubernetes 1.23 or later, and permission to patch \
+             pods/ephemeralcontainers, or --exec; {}",
             api.hint()
         ),
         PodRunError::Failed { .. } => {
-            "name an image of weir that the nodes can pull with --probe-image".to_owned()
+            "name an image of weir that the nodes can pull with --probe-image, or use --exec"
+                .to_owned()
         }
         PodRunError::TimedOut { .. } => "look at the pod with `kubectl describe pod`".to_owned(),
     };

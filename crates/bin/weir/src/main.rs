@@ -9,6 +9,7 @@ mod apply;
 mod args;
 mod baseline;
 mod budget;
+mod check;
 mod clusters;
 mod clusterset_args;
 mod completions;
@@ -20,11 +21,14 @@ mod demo;
 mod diff;
 mod diff_sides;
 mod drops;
+mod dump;
 mod exit;
 mod explain;
 mod failure;
 mod flow_end;
 mod git;
+mod in_force;
+mod ingress;
 mod install;
 #[cfg_attr(not(target_os = "linux"), path = "kernel/other.rs")]
 mod kernel;
@@ -37,8 +41,10 @@ mod live;
 mod log;
 mod man;
 mod matrix;
+mod names;
 mod no_rules;
 mod opflex;
+mod other_networks;
 mod panic;
 mod pause;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
@@ -61,6 +67,7 @@ mod version;
 mod why;
 
 use std::{
+    error, fmt,
     io::{self, BufWriter, Write},
     process::ExitCode,
 };
@@ -95,11 +102,15 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Render(render) => render.run(out),
         Command::Agent(agent) => agent.run(),
         Command::Controller(controller) => controller.run(),
+        Command::Check(check) => check.run(out),
         Command::Install(install) => install.run(out),
         Command::Upgrade(upgrade) => upgrade.run(out),
         Command::Uninstall(uninstall) => uninstall.run(out),
+        Command::Datapath(datapath) => datapath.run(out),
         Command::Drops(drops) => drops.run(out),
+        Command::Names(names) => names.run(out),
         Command::Status(status) => status.run(out),
+        Command::Wait(wait) => wait.run(out),
         Command::Demo(demo) => demo.run(out),
         Command::Crds(crds) => crds.run(out),
         Command::Completions(completions) => completions.run(out),
@@ -118,14 +129,40 @@ impl<W: Write> Write for UntilClosed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
-            result => result,
+            result => result.map_err(OutputError::wrap),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self.0.flush() {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result,
+            result => result.map_err(OutputError::wrap),
         }
+    }
+}
+
+/// An error while the output was written.
+#[derive(Debug)]
+struct OutputError(io::Error);
+
+impl OutputError {
+    fn wrap(error: io::Error) -> io::Error {
+        // A writer retries after an interruption.
+        match error.kind() {
+            io::ErrorKind::Interrupted => error,
+            kind => io::Error::new(kind, OutputError(error)),
+        }
+    }
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot write to standard output")
+    }
+}
+
+impl error::Error for OutputError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.0)
     }
 }

@@ -5,6 +5,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use weir_kube::ClusterKinds;
 use weir_model::{Pod, PodId};
 use weir_reach::{
     Connection, Coverage, MatrixQuery, OtherNetworks, PortQuery, Reach, ReachState, RowLimits,
@@ -15,6 +16,8 @@ use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::{Failure, nearest},
+    ingress::{IngressArgs, RouteSources},
+    other_networks,
     present::{
         self, Schema, Structured,
         findings::FindingJson,
@@ -32,6 +35,10 @@ use crate::{
 /// cell is closed only if no port at all is open. A question mark stands for connections over
 /// networks other than the cluster network, which weir does not judge.
 ///
+/// If the input has Ingresses or Gateway routes, the row `ingress` stands for the pods that serve
+/// them. It covers the ports that the routes lead to. If these pods are unknown, everything outside
+/// the cluster stands for them.
+///
 /// With --exposure, it lists for each pod what is open to pods and namespaces that do not exist
 /// yet, because a rule selects them by labels or selects every pod.
 #[derive(Args)]
@@ -43,6 +50,8 @@ pub(crate) struct MatrixCommand {
     source: SourceArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
+    #[command(flatten)]
+    ingress: IngressArgs,
     /// A destination port: a number, the name of a container port, or `any` [repeatable]
     #[arg(long, value_name = "PORT[/PROTOCOL]")]
     port: Vec<PortQuery>,
@@ -76,16 +85,20 @@ enum MatrixFormat {
 
 impl MatrixCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let loaded = self.source.load_clusters(&self.clusters)?;
+        let kinds = ClusterKinds::DestinationsAndRoutes;
+        let loaded = self.source.load_clusters(&self.clusters, kinds)?;
         let in_namespace = |id: &PodId| self.source.namespace().is_none_or(|n| *id.namespace == *n);
         self.check_port_names(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
+        let namespace = self.source.namespace();
+        let RouteSources { sources, notes } =
+            self.ingress.sources(namespace, &loaded, in_namespace)?;
         let state = source::compile(loaded.world);
         let assumptions = self.source.pod_network.findings(&state, &loaded.synthetic);
         present::findings::print_some(&assumptions);
         let has_unjudged = loaded.attachments.values().any(|one| one.primary.is_some());
         // The lists of connections contain only those that are judged.
         let judged = has_unjudged
-            .then(|| source::compile(source::judged(&state.world, &loaded.attachments)));
+            .then(|| source::compile(other_networks::judged(&state.world, &loaded.attachments)));
         let listed = judged.as_ref().unwrap_or(&state);
         let mut findings = present::findings::to_json(&loaded.findings);
         findings.extend(present::findings::to_json(&assumptions));
@@ -98,6 +111,7 @@ impl MatrixCommand {
             declared: &loaded.declared,
             owners: &loaded.owners,
             attachments: &loaded.attachments,
+            sources: &sources,
         };
         let per_pod = matches!(self.output, MatrixFormat::Json | MatrixFormat::Yaml);
         let mut progress = Progress::new("evaluating connections");
@@ -118,13 +132,13 @@ impl MatrixCommand {
         let remarks = review::matrix::remarks;
         let locations = EndLocations { world: &state.world, owners: &loaded.owners };
         match self.output {
-            MatrixFormat::Text => present::matrix::write(out, &matrix, &elsewhere)?,
+            MatrixFormat::Text => present::matrix::write(out, &matrix, &elsewhere, &notes)?,
             MatrixFormat::Json => {
-                let output = MatrixOutput::new(&matrix, &elsewhere, findings);
+                let output = MatrixOutput::new(&matrix, &elsewhere, &notes, findings);
                 present::value(out, Structured::Json, Schema::Matrix, &output)?;
             }
             MatrixFormat::Yaml => {
-                let output = MatrixOutput::new(&matrix, &elsewhere, findings);
+                let output = MatrixOutput::new(&matrix, &elsewhere, &notes, findings);
                 present::value(out, Structured::Yaml, Schema::Matrix, &output)?;
             }
             MatrixFormat::Dot => out.write_all(present::dot::graph(&matrix).as_bytes())?,
@@ -136,7 +150,7 @@ impl MatrixCommand {
                 review::write(out, RemarkFormat::Github, &remarks(&matrix, &locations))?;
             }
             MatrixFormat::Markdown => {
-                out.write_all(review::matrix::page(&matrix, &elsewhere).as_bytes())?;
+                out.write_all(review::matrix::page(&matrix, &elsewhere, &notes).as_bytes())?;
             }
         }
         Ok(Exit::Yes)
@@ -226,6 +240,9 @@ struct MatrixOutput<'a> {
     /// With -n, the open connections with pods of other namespaces.
     #[serde(rename = "otherNamespaces", skip_serializing_if = "Vec::is_empty")]
     elsewhere: Vec<ElsewhereJson<'a>>,
+    /// Remarks about the row `ingress`.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
     /// The findings from reading the input.
     findings: Vec<FindingJson>,
 }
@@ -263,6 +280,7 @@ impl<'a> MatrixOutput<'a> {
     fn new(
         matrix: &'a weir_reach::Matrix,
         elsewhere: &'a [Connection],
+        notes: &'a [String],
         findings: Vec<FindingJson>,
     ) -> Self {
         let connections = matrix.connections().map(|(from, to, cell)| ConnectionJson {
@@ -288,6 +306,7 @@ impl<'a> MatrixOutput<'a> {
             family: connection.family.map(|family| family.to_string()),
         });
         let elsewhere = elsewhere.collect();
-        MatrixOutput { asked: &matrix.ports, ends: &matrix.ends, connections, elsewhere, findings }
+        let (asked, ends) = (&matrix.ports, &matrix.ends);
+        MatrixOutput { asked, ends, connections, elsewhere, notes, findings }
     }
 }

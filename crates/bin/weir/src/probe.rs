@@ -2,14 +2,17 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use weir_api::{Probe, ProbeEnd, ProbePort, WorkloadRef};
-use weir_model::{Change, Flow, IpFamily, Name, Object, Pod, PodId, PortRange, Protocol, World};
+use weir_api::{CaseObjects, Probe, ProbeEnd, ProbePort, WorkloadRef};
+use weir_model::{
+    Attachments, Change, Flow, IpFamily, Name, Pod, PodId, PortRange, Protocol, World,
+};
 use weir_reach::PortQuery;
 
 use crate::{
     failure::Failure,
     flow_end::FlowEnd,
-    service::{self, BackendEnd, ServiceTarget, Sources},
+    other_networks,
+    service::{self, BackendEnd, Client, ServiceTarget, Sources},
     source::Loaded,
 };
 
@@ -31,11 +34,19 @@ pub(crate) struct ProbeFlow {
     pub(crate) flow: Flow,
 }
 
-/// The pods of each workload.
-pub(crate) type Workloads = BTreeMap<WorkloadRef, Vec<PodId>>;
+/// The objects that probes can name.
+#[derive(Clone, Copy)]
+pub(crate) struct ProbeContext<'a> {
+    /// The cluster.
+    pub(crate) world: &'a World,
+    /// The pods of each workload.
+    pub(crate) workloads: &'a BTreeMap<WorkloadRef, Vec<PodId>>,
+    /// The pods with networks other than the cluster network.
+    pub(crate) unjudged: &'a BTreeMap<PodId, Attachments>,
+}
 
 /// The objects and the workloads that probes can name.
-pub(crate) fn targets(loaded: &Loaded) -> (Vec<Object>, Workloads) {
+pub(crate) fn targets(loaded: &Loaded) -> CaseObjects {
     let objects = loaded.world.changes().filter_map(|change| match change {
         Change::Put(object) => Some(object),
         Change::Remove(_) => None,
@@ -45,7 +56,11 @@ pub(crate) fn targets(loaded: &Loaded) -> (Vec<Object>, Workloads) {
         let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
         Some((WorkloadRef { namespace, kind, name }, pods.clone()))
     });
-    (objects.collect(), workloads.collect())
+    CaseObjects {
+        objects: objects.collect(),
+        workloads: workloads.collect(),
+        unjudged: loaded.attachments.clone(),
+    }
 }
 
 /// A destination of a probe.
@@ -56,17 +71,15 @@ struct Target {
     family: Option<IpFamily>,
 }
 
-/// The connections of a probe: from each pod of its source to each pod of its destination.
-pub(crate) fn flows(
-    probe: &Probe,
-    world: &World,
-    workloads: &Workloads,
-) -> Result<ProbeFlows, Failure> {
+/// The connections of a probe: from each pod of its source to each pod of its destination. Fails for
+/// a pod that is not on the cluster network.
+pub(crate) fn flows(probe: &Probe, context: ProbeContext<'_>) -> Result<ProbeFlows, Failure> {
+    let ProbeContext { world, unjudged, .. } = context;
     let query = query(probe)?;
     let (port, targets, sources) = match &probe.to {
         ProbeEnd::Service(id) => {
             let service = service::find(world, id)?;
-            let target = ServiceTarget::find(world, service, &query)?;
+            let target = ServiceTarget::find(world, service, &query, Client::Pod)?;
             let protocol = target.port.protocol;
             let targets = target.backends.into_iter();
             let targets: Vec<Target> =
@@ -76,20 +89,25 @@ pub(crate) fn flows(
                     let sources = Sources::find(world, &FlowEnd::Address(*address), service);
                     sources.ends.iter().filter_map(address_end).collect()
                 }
-                from => ends(from, world, workloads)?,
+                from => ends(from, context)?,
             };
             (target.port, targets, sources)
         }
         to => {
             let mut targets = Vec::new();
-            for end in ends(to, world, workloads)? {
+            for end in ends(to, context)? {
                 let port = port_at(&end, &query, world)?;
                 targets.push(Target { end, port, family: None });
             }
             let port = targets.first().map_or(PortRange::one(Protocol::Tcp, 0), |one| one.port);
-            (port, targets, ends(&probe.from, world, workloads)?)
+            (port, targets, ends(&probe.from, context)?)
         }
     };
+    for end in sources.iter().chain(targets.iter().map(|target| &target.end)) {
+        if let ProbeEnd::Pod(id) = end {
+            other_networks::check(id, unjudged)?;
+        }
+    }
     let mut flows = Vec::new();
     for from in &sources {
         for target in &targets {
@@ -133,12 +151,13 @@ fn query(probe: &Probe) -> Result<PortQuery, Failure> {
 fn address_end(end: &FlowEnd) -> Option<ProbeEnd> {
     match end {
         FlowEnd::Address(address) => Some(ProbeEnd::Address(*address)),
-        FlowEnd::Pod(..) | FlowEnd::Service(_) => None,
+        FlowEnd::Pod(..) | FlowEnd::Service(_) | FlowEnd::Route(_) | FlowEnd::Ingress => None,
     }
 }
 
 /// The pods and addresses that an end stands for; at least one.
-fn ends(end: &ProbeEnd, world: &World, workloads: &Workloads) -> Result<Vec<ProbeEnd>, Failure> {
+fn ends(end: &ProbeEnd, context: ProbeContext<'_>) -> Result<Vec<ProbeEnd>, Failure> {
+    let ProbeContext { world, workloads, .. } = context;
     match end {
         ProbeEnd::Pod(_) | ProbeEnd::Address(_) => Ok(vec![end.clone()]),
         ProbeEnd::Service(id) => {

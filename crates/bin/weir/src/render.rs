@@ -4,19 +4,22 @@ use clap::Args;
 use serde::Serialize;
 use weir_datapath::policy_name;
 use weir_engine::Locality;
+use weir_kube::ClusterKinds;
 use weir_model::{PolicyId, World};
 
 use crate::{
+    agent::ADDRESS,
     clusters::ClustersArgs,
     datapath::{
         CompareLive, DatapathKind, DatapathProfile, LiveComparison, Rendered, Rendering, Unit,
     },
     exit::Exit,
     failure::{Failure, nearest},
-    no_rules, opflex, platform,
+    names, no_rules, opflex, platform,
     present::{self, Format, Schema, findings::FindingJson},
     source::{Loaded, SourceArgs},
-    translation,
+    status,
+    translation::{self, TranslationOutput},
 };
 
 /// Print the rules that the agent would install
@@ -42,16 +45,21 @@ use crate::{
 /// With `--policy` and `iptables`: only the chains, rules and entries that come from one policy. If
 /// several policies share a chain or a set, it is printed completely.
 ///
-/// With `--cluster`: the NetworkPolicies that the controller clusterset writes for each
+/// With `--generated`: the NetworkPolicies that the controller memcached writes for each Memcached,
+/// as manifests.
+///
+/// With `--cluster`: the same, and the NetworkPolicies that the controller clusterset writes for each
 /// ClusterSetNetworkPolicy. In their names, the name of the policy stands for its uid.
 ///
 /// With `--live`, on a node: print the difference between the rules that are installed there and
 /// those that should be: on Linux in the packet filter of this network namespace, on Windows on the
 /// endpoints of HNS. Nothing is written. The exit status is 0 if there is no difference and 1
-/// otherwise. A difference is normal right after a change, until the agent has applied it.
+/// otherwise. A difference is normal right after a change, until the agent has applied it. If the
+/// agent of the node runs in audit mode, the rules that should be there are those of audit mode. The
+/// same holds for `--denied reject`, and for the addresses of domain names that it has learned.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath iptables --policy shop/db\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
+    after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath iptables --policy shop/db\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n  weir render -f examples/memcached/manifests --generated\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
 )]
 pub(crate) struct RenderCommand {
     #[command(flatten)]
@@ -68,9 +76,16 @@ pub(crate) struct RenderCommand {
     /// Print only the rules that come from this policy, for iptables
     #[arg(long, value_name = "[NAMESPACE/]NAME", conflicts_with_all = ["clusters", "live"])]
     policy: Option<String>,
+    /// Print the NetworkPolicies that Memcacheds become
+    #[arg(long, conflicts_with_all = ["clusters", "datapath", "node", "policy", "live"])]
+    generated: bool,
     /// Compare with the rules that are installed on this machine
     #[arg(long, conflicts_with = "clusters")]
     live: bool,
+    /// The HTTP address of the agent, for its mode, its answers to denied packets and its domain
+    /// names
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, requires = "live")]
+    agent: String,
     /// The prefix of names
     #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix, help_heading = "Cisco ACI")]
     aci_prefix: String,
@@ -84,8 +99,13 @@ pub(crate) struct RenderCommand {
 impl RenderCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         if !self.clusters.is_empty() {
-            let worlds = self.source.load_separately(&self.clusters)?;
-            translation::write(&worlds, self.source.namespace(), self.output, out)?;
+            let (loaded, worlds) = self.source.load_separately(&self.clusters)?;
+            translation::write_clusters(&loaded, &worlds, &self.translations(), out)?;
+            return Ok(Exit::Yes);
+        }
+        if self.generated {
+            let loaded = self.source.load_complete(ClusterKinds::Policies)?;
+            translation::write_generated(&loaded, &self.translations(), out)?;
             return Ok(Exit::Yes);
         }
         let default = if self.live { platform::DEFAULT } else { DatapathKind::Sim };
@@ -94,7 +114,13 @@ impl RenderCommand {
         let compare_with = if self.live { Some(comparison(name, live)?) } else { None };
         self.check_options(name, &rendering)?;
         let node = self.node()?;
-        let loaded = self.source.load_complete(rendering.kinds)?;
+        let loaded = if self.live {
+            // Without an agent, names have no addresses.
+            let names = names::request(&self.agent).unwrap_or_default();
+            self.source.load_with_names(rendering.kinds, &names)?
+        } else {
+            self.source.load_complete(rendering.kinds)?
+        };
         if let Some(node) = &node {
             self.check_node(node, &loaded.world)?;
         }
@@ -103,7 +129,7 @@ impl RenderCommand {
                 &loaded.without_synthetic(),
                 Locality::Node(node.as_str().into()),
             );
-            let difference = compare(&program)?;
+            let difference = compare(&program, &status::rule_settings(&self.agent))?;
             return self.print_difference(&difference, name, node, &loaded, out);
         }
         let rendered = Rendered {
@@ -123,6 +149,10 @@ impl RenderCommand {
             anstream::eprintln!("note: {}", present::plain::Plain(why));
         }
         Ok(Exit::Yes)
+    }
+
+    fn translations(&self) -> TranslationOutput<'_> {
+        TranslationOutput { namespace: self.source.namespace(), format: self.output }
     }
 
     /// Prints the part of each policy with this name. Policies of several kinds can have it.

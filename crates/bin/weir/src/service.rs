@@ -39,6 +39,15 @@ pub(crate) struct BackendEnd {
     pub(crate) port: u16,
 }
 
+/// The way in which a client finds the backends of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// By its name: a headless Service then translates no ports.
+    Pod,
+    /// By its EndpointSlices, as ingress controllers do.
+    Proxy,
+}
+
 /// The Service that has this address, if no pod has it.
 pub(crate) fn at_address(world: &World, address: IpAddr) -> Option<&Service> {
     let service = world.services.values().find(|service| service.addresses.contains(&address))?;
@@ -80,6 +89,7 @@ impl<'w> ServiceTarget<'w> {
         world: &'w World,
         service: &'w Service,
         query: &PortQuery,
+        client: Client,
     ) -> Result<Self, Failure> {
         let id = &service.id;
         if let ServiceKind::ExternalName(domain) = &service.kind {
@@ -92,12 +102,13 @@ impl<'w> ServiceTarget<'w> {
             let hint = format!("its ports are {}", ports_of(service));
             return Err(Failure::new("a connection has one port", hint));
         }
-        let (port, at, notes) = match (&service.kind, query.at(None).first()) {
-            (ServiceKind::Headless, Some(number)) => untranslated(service, *number),
+        let is_direct = service.kind == ServiceKind::Headless && client == Client::Pod;
+        let (port, at, notes) = match query.at(None).first() {
+            Some(number) if is_direct => untranslated(service, *number),
             _ => port_of(service, query)?,
         };
         let mut backends = service.backends(&port, world);
-        if service.kind == ServiceKind::Headless && !query.at(None).is_empty() {
+        if is_direct && !query.at(None).is_empty() {
             backends.iter_mut().for_each(|backend| backend.port = Some(at.first));
         }
         let is_usable = |one: &ServiceBackend| one.port.is_some() && !one.addresses.is_empty();

@@ -4,12 +4,13 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io::{self, Read},
+    mem,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use clap::Args;
-use weir_api::{Case, IgnoreAnnotation, Manifests};
+use weir_api::{Case, IgnoreAnnotation, Manifests, Route, RouteId};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
 use weir_model::{
@@ -22,6 +23,7 @@ use crate::{
     clusters::ClustersArgs,
     failure::{Failure, nearest},
     kustomize,
+    names::NamesPage,
     pod_network::PodNetworkArgs,
     present::{
         self,
@@ -114,6 +116,12 @@ pub(crate) struct Loaded {
     pub(crate) ignores: Vec<IgnoreAnnotation>,
     /// The pods with networks other than the cluster network.
     pub(crate) attachments: BTreeMap<PodId, Attachments>,
+    /// The DNS servers of pods with their own.
+    pub(crate) resolvers: BTreeMap<PodId, Vec<IpAddr>>,
+    /// The Ingresses and Gateway routes.
+    pub(crate) routes: BTreeMap<RouteId, Route>,
+    /// The `apiVersion` of the input's ClusterNetworkPolicies.
+    pub(crate) cluster_policy_version: Option<Name>,
 }
 
 impl Loaded {
@@ -123,7 +131,7 @@ impl Loaded {
         let generated: BTreeSet<ObjectRef> =
             self.generated_for.keys().map(ObjectRef::from).collect();
         let _working = Working::new("checking policies");
-        let mut findings = weir_lint::lint(&self.without_synthetic());
+        let mut findings = weir_lint::lint_with(&self.without_synthetic(), &self.resolvers);
         findings.retain(|finding| {
             finding.severity == Severity::Error
                 || finding.object.as_ref().is_none_or(|object| !generated.contains(object))
@@ -141,6 +149,14 @@ impl Loaded {
             pod.addresses.retain(|address| !self.synthetic.contains(address));
         }
         Cow::Owned(world)
+    }
+
+    /// Removes the synthetic addresses from the world.
+    pub(crate) fn drop_synthetic(&mut self) {
+        let synthetic = mem::take(&mut self.synthetic);
+        for pod in self.world.pods.values_mut().filter(|_| !synthetic.is_empty()) {
+            pod.addresses.retain(|address| !synthetic.contains(address));
+        }
     }
 
     /// Prints the relevant findings to standard error, and fails if an object is missing. Otherwise
@@ -165,15 +181,6 @@ impl Loaded {
         };
         Err(Failure::new(format!("there is no namespace {namespace}"), hint))
     }
-}
-
-/// The world without the pods that are not on the cluster network: their connections are not
-/// judged.
-pub(crate) fn judged(world: &World, attachments: &BTreeMap<PodId, Attachments>) -> World {
-    let mut world = world.clone();
-    let is_judged = |id: &PodId| attachments.get(id).is_none_or(|one| one.primary.is_none());
-    world.pods.retain(|id, _| is_judged(id));
-    world
 }
 
 /// Compiles a world for all nodes.
@@ -211,6 +218,7 @@ impl SourceArgs {
                 paths,
                 rendered: &rendered,
                 namespace: self.namespace(),
+                declared_ports: kinds.declared_ports(),
             })?
         };
         let loaded = self.pod_network.apply(loaded)?;
@@ -220,13 +228,22 @@ impl SourceArgs {
         Ok(loaded)
     }
 
-    /// Reads the clusters if any were given, else as [`load_complete`](SourceArgs::load_complete) does.
-    pub(crate) fn load_clusters(&self, clusters: &ClustersArgs) -> anyhow::Result<Loaded> {
-        self.load_clusters_with(clusters, ClusterKinds::Policies)
+    /// Reads these kinds, with the domain names of an agent. Fails as
+    /// [`load_complete`](SourceArgs::load_complete) does.
+    pub(crate) fn load_with_names(
+        &self,
+        kinds: ClusterKinds,
+        names: &NamesPage,
+    ) -> anyhow::Result<Loaded> {
+        let mut loaded = self.load_kinds(kinds)?;
+        loaded.world.domains = names.domains();
+        loaded.findings.retain(|finding| finding.code != weir_api::UNRESOLVED_NAME);
+        Ok(loaded.complete()?)
     }
 
-    /// The same, with these kinds of a cluster that was not given as one of a set.
-    pub(crate) fn load_clusters_with(
+    /// Reads the clusters if any were given, else these kinds as
+    /// [`load_complete`](SourceArgs::load_complete) does.
+    pub(crate) fn load_clusters(
         &self,
         clusters: &ClustersArgs,
         kinds: ClusterKinds,
@@ -241,12 +258,14 @@ impl SourceArgs {
         Ok(loaded.complete()?)
     }
 
-    /// Reads the clusters, each as its own world. Fails as
+    /// Reads the clusters, together and each as its own world. Fails as
     /// [`load_clusters`](SourceArgs::load_clusters) does.
-    pub(crate) fn load_separately(&self, clusters: &ClustersArgs) -> anyhow::Result<Worlds> {
+    pub(crate) fn load_separately(
+        &self,
+        clusters: &ClustersArgs,
+    ) -> anyhow::Result<(Loaded, Worlds)> {
         let (loaded, worlds) = clusters.load_separately(self.kubeconfig_of(clusters)?)?;
-        loaded.complete()?;
-        Ok(worlds)
+        Ok((loaded.complete()?, worlds))
     }
 
     /// The kubeconfig for the contexts of clusters. Fails for another source beside the clusters.
@@ -342,6 +361,9 @@ impl From<Manifests> for Loaded {
             synthetic,
             ignores,
             unjudged: attachments,
+            resolvers,
+            routes,
+            cluster_policy_version,
             ..
         } = manifests;
         let mut names: BTreeMap<PodId, String> = BTreeMap::new();
@@ -357,7 +379,7 @@ impl From<Manifests> for Loaded {
             }
             workloads.insert(name, pods);
         }
-        let world = objects.into_iter().collect();
+        let world = World::from(objects);
         Loaded {
             world,
             findings,
@@ -369,6 +391,9 @@ impl From<Manifests> for Loaded {
             synthetic,
             ignores,
             attachments,
+            resolvers,
+            routes,
+            cluster_policy_version,
         }
     }
 }

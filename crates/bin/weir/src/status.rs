@@ -3,6 +3,8 @@ use std::io::Write;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
+use weir_datapath::{Mode, Rejection};
+use weir_model::Direction;
 
 use crate::{
     agent::ADDRESS,
@@ -10,6 +12,7 @@ use crate::{
     drops,
     exit::Exit,
     failure::Failure,
+    in_force::PolicyRef,
     install::{
         TargetArgs, explain,
         nodes::{self, NodeState},
@@ -17,7 +20,7 @@ use crate::{
     present,
 };
 
-/// Show the state of the agent on this node, or of all nodes
+/// Show the state of the agent on this node, of all nodes, or of a policy
 ///
 /// Prints whether the agent is ready and why not, its datapath and the size of its rules, warnings,
 /// policies that exceed a budget, and rules of other policy engines that also filter packets of
@@ -27,11 +30,17 @@ use crate::{
 /// `weir status` in the pods of the agents, which needs `create` on pods/exec. HELD counts policies
 /// that isolate their pods and allow nothing, because they exceed a budget. DROPS counts the reports
 /// since the agent started.
+///
+/// With a policy, it shows on how many of the nodes with a selected pod the current generation is in
+/// force, and which nodes lag. The exit status is 1 if there are any. `weir wait` waits for them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes"
+    after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes\n  weir status netpol/shop/db"
 )]
 pub(crate) struct StatusCommand {
+    /// A policy: netpol/NAMESPACE/NAME, cnp/NAME, anp/NAME or banp/NAME
+    #[arg(conflicts_with_all = ["agent", "all_nodes"])]
+    policy: Option<PolicyRef>,
     /// The HTTP address of the agent [default: 127.0.0.1:9640]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes")]
     agent: Option<String>,
@@ -55,7 +64,7 @@ struct NodesOutput<'a> {
 const OPFLEX: &str = "opflex";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum StatusFormat {
+pub(crate) enum StatusFormat {
     /// Human-readable text
     Text,
     /// For programs
@@ -64,6 +73,10 @@ enum StatusFormat {
 
 impl StatusCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        if let Some(policy) = &self.policy {
+            let state = policy.state(&self.target.client()?, &self.target.namespace)?;
+            return state.write(out, self.output);
+        }
         match &self.agent {
             Some(agent) => self.write_agent(agent, out),
             None if self.all_nodes || self.target.names_cluster() || is_plugin() => {
@@ -128,7 +141,45 @@ impl StatusCommand {
 
 /// Whether the agent at an address writes files for opflex-agent.
 pub(crate) fn is_opflex(agent: &str) -> bool {
-    let status = drops::fetch(agent, "/status", 0).ok();
-    let status = status.and_then(|body| serde_json::from_str::<Value>(&body).ok());
-    status.is_some_and(|status| status["datapath"] == OPFLEX)
+    read(agent).is_some_and(|status| status["datapath"] == OPFLEX)
+}
+
+/// The settings of an agent that its rules depend on.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "only rules of Linux have settings")
+)]
+pub(crate) struct RuleSettings {
+    /// Whether denied packets are dropped or only reported.
+    pub(crate) mode: Mode,
+    /// Which senders of denied packets get an answer.
+    pub(crate) rejection: Rejection,
+}
+
+/// The settings of the agent at an address. Without an agent, they are the default.
+pub(crate) fn rule_settings(agent: &str) -> RuleSettings {
+    let status = read(agent).unwrap_or_default();
+    let is_audit = status["mode"] == Mode::Audit.as_str();
+    let texts = |list: &Value| -> Vec<String> {
+        let all = list.as_array().into_iter().flatten();
+        all.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let answered = texts(&status["denied"]["reject"]);
+    let is_answered = |direction: &Direction| answered.contains(&direction.to_string());
+    RuleSettings {
+        mode: if is_audit { Mode::Audit } else { Mode::Enforce },
+        rejection: Rejection {
+            directions: Direction::BOTH.into_iter().filter(is_answered).collect(),
+            networks: texts(&status["denied"]["rejectTo"])
+                .iter()
+                .filter_map(|network| network.parse().ok())
+                .collect(),
+        },
+    }
+}
+
+fn read(agent: &str) -> Option<Value> {
+    let body = drops::fetch(agent, "/status", 0).ok()?;
+    serde_json::from_str(&body).ok()
 }

@@ -8,8 +8,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use weir_api::{Case, ProbeEnd};
-use weir_model::{Finding, Flow, Location, Object, Verdict};
+use weir_api::{Case, CaseObjects, ProbeEnd};
+use weir_model::{Finding, Flow, Location, Verdict};
 
 use crate::{
     clusters::ClustersArgs,
@@ -22,7 +22,6 @@ use crate::{
         self, Schema, Structured,
         review::{self, RemarkFormat},
     },
-    probe::Workloads,
     probing::Prober,
     source,
     test_case::evaluate,
@@ -106,13 +105,13 @@ impl TestCommand {
                 return Err(without_tests(std::slice::from_ref(file)).into());
             }
             for mut case in cases {
-                if let Some((objects, workloads, findings)) = &clusters {
-                    put_into_clusters(&mut case, objects, workloads)?;
+                if let Some((objects, findings)) = &clusters {
+                    put_into_clusters(&mut case, objects)?;
                     case.findings.extend_from_slice(findings);
                 }
                 if let Some(live) = &live {
                     case.manifests.clear();
-                    case.replace_objects(live.objects.clone(), live.workloads.clone());
+                    case.replace_objects(live.objects.clone());
                 }
                 syntax_failure = syntax_failure.or_else(|| syntax_error(&case));
                 all.push(case);
@@ -206,7 +205,7 @@ pub(crate) struct ProbeResult {
     /// The connections that the probe stands for, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) connections: Vec<ConnectionResult>,
-    /// The synthetic addresses that the verdict depends on.
+    /// The synthetic addresses that the verdict depends on, and the networks that are not judged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) assumptions: Vec<String>,
     /// The rules that decide about an unexpected verdict, in several lines.
@@ -300,11 +299,7 @@ fn read_cases(file: &Path) -> anyhow::Result<Vec<Case>> {
 }
 
 /// Adds the objects of the given clusters to a case.
-fn put_into_clusters(
-    case: &mut Case,
-    objects: &[Object],
-    workloads: &Workloads,
-) -> Result<(), Failure> {
+fn put_into_clusters(case: &mut Case, objects: &CaseObjects) -> Result<(), Failure> {
     if !case.objects.is_empty() || !case.manifests.is_empty() {
         let what = format!("{}: with --cluster, a test may contain only probes", case.location);
         return Err(Failure::new(
@@ -312,7 +307,7 @@ fn put_into_clusters(
             "move its objects and manifests to the folder of a cluster",
         ));
     }
-    case.replace_objects(objects.to_vec(), workloads.clone());
+    case.replace_objects(objects.clone());
     Ok(())
 }
 

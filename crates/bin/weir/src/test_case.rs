@@ -5,17 +5,19 @@ use std::{
     net::IpAddr,
 };
 
-use weir_api::{Case, Probe, ProbePort};
-use weir_model::{Finding, Flow, Location, Name, Protocol, Severity, Verdict, World};
+use weir_api::{Case, Probe, ProbeEnd, ProbePort};
+use weir_model::{
+    Attachments, Finding, Flow, Location, Name, PodId, Protocol, Severity, Verdict, World,
+};
 use weir_reach::ReachState;
 
 use crate::{
     datapath::Testing,
     failure::Failure,
-    kernel,
+    kernel, other_networks,
     pod_network::PodNetworkArgs,
     present::{self, explanation_view::InputFacts},
-    probe::{self, ProbeFlow, ProbeFlows},
+    probe::{self, ProbeContext, ProbeFlow, ProbeFlows},
     probing::{Answer, Prober, answers, judge, why_live},
     source,
     test::{CaseResult, ConnectionResult, ProbeResult},
@@ -38,7 +40,8 @@ pub(crate) fn evaluate(
             Err(cause) => error = Some(format!("{}: {cause:#}", case.location)),
         }
     }
-    let Case { name, location, objects, probes, findings, synthetic, workloads, .. } = case;
+    let Case { name, location, objects, probes, findings, synthetic, workloads, unjudged, .. } =
+        case;
     let mut error = error.or_else(|| first_error(&findings));
     let mut world: World = objects.into_iter().collect();
     let synthetic = pod_network.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
@@ -46,8 +49,9 @@ pub(crate) fn evaluate(
         BTreeSet::new()
     });
     let state = source::compile(world);
+    let context = ProbeContext { world: &state.world, workloads: &workloads, unjudged: &unjudged };
     let flows: Vec<Result<ProbeFlows, Failure>> =
-        probes.iter().map(|probe| probe::flows(probe, &state.world, &workloads)).collect();
+        probes.iter().map(|probe| probe::flows(probe, context)).collect();
     let known: Vec<Flow> =
         flows.iter().flatten().flat_map(|probe| &probe.flows).map(|one| one.flow).collect();
     // The pods of a broken case may not exist.
@@ -70,6 +74,7 @@ pub(crate) fn evaluate(
     let evaluation = Evaluation {
         state: &state,
         synthetic: &synthetic,
+        unjudged: &unjudged,
         pod_network,
         file: location.file.clone(),
     };
@@ -87,6 +92,7 @@ pub(crate) fn evaluate(
 struct Evaluation<'a> {
     state: &'a ReachState,
     synthetic: &'a BTreeSet<IpAddr>,
+    unjudged: &'a BTreeMap<PodId, Attachments>,
     pod_network: &'a PodNetworkArgs,
     file: Name,
 }
@@ -153,7 +159,8 @@ impl Evaluation<'_> {
                     (verdict, why)
                 }
             };
-            for note in self.pod_network.notes(self.state, self.synthetic, &flow) {
+            let notes = self.pod_network.notes(self.state, self.synthetic, &flow);
+            for note in notes.into_iter().chain(self.network_notes([&from, &to])) {
                 if !result.assumptions.contains(&note) {
                     result.assumptions.push(note);
                 }
@@ -180,6 +187,11 @@ impl Evaluation<'_> {
             let explanation = weir_engine::explain(&self.state.program, flow);
             result.detail =
                 present::explanation::deciding_sides(&explanation, facts).unwrap_or_default();
+            for (name, addresses) in &self.state.world.domains {
+                if addresses.contains(&flow.to) {
+                    result.detail.push_str(&format!("{} stands for {name}\n", flow.to));
+                }
+            }
         }
         if judged.len() > 1 {
             let ConnectionResult { from, to, port, .. } = shown;
@@ -193,6 +205,15 @@ impl Evaluation<'_> {
             result.connections = judged.into_iter().map(|(connection, _)| connection).collect();
         }
         result
+    }
+
+    /// Remarks about secondary networks of the pods of a connection.
+    fn network_notes(&self, ends: [&ProbeEnd; 2]) -> Vec<String> {
+        let note = |end: &ProbeEnd| match end {
+            ProbeEnd::Pod(id) => other_networks::note(id, self.unjudged),
+            _ => None,
+        };
+        ends.into_iter().filter_map(note).collect()
     }
 }
 

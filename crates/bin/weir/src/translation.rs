@@ -1,4 +1,4 @@
-//! The NetworkPolicies that ClusterSetNetworkPolicies become in their clusters.
+//! The NetworkPolicies that ClusterSetNetworkPolicies and Memcacheds become.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,9 +10,12 @@ use serde::Serialize;
 use weir_clusterset::{
     ClusterSet, ClusterSetOptions, Interest, Merging, Publication, RemoteCluster,
 };
-use weir_model::{Name, Policy, PolicyKind, Selector, World};
+use weir_model::{Name, Policy, PolicyId, PolicyKind, Selector, World};
 
-use crate::present::{self, Format, Schema};
+use crate::{
+    present::{self, Format, Schema, plain::Plain},
+    source::Loaded,
+};
 
 /// The default of `weir controller --shard-size`.
 const SHARD_SIZE: usize = 500;
@@ -20,10 +23,13 @@ const SHARD_SIZE: usize = 500;
 /// The clusters of a set, each with its own world.
 pub(crate) type Worlds = BTreeMap<Name, World>;
 
-/// A ClusterSetNetworkPolicy and its NetworkPolicies.
-struct Translation<'a> {
-    cluster: &'a Name,
-    policy: &'a Policy,
+/// An object and the NetworkPolicies that a controller writes for it.
+struct Translation {
+    /// The cluster, if there are several.
+    cluster: Option<Name>,
+    /// The object, by kind and name.
+    object: String,
+    namespace: Name,
     network_policies: Vec<Policy>,
 }
 
@@ -34,31 +40,85 @@ struct RenderClusterOutput<'a> {
 
 #[derive(Serialize)]
 struct TranslationJson<'a> {
-    cluster: &'a str,
-    policy: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<&'a str>,
+    policy: &'a str,
     #[serde(rename = "networkPolicies")]
     network_policies: Vec<serde_json::Value>,
 }
 
-/// Prints the NetworkPolicies of all ClusterSetNetworkPolicies in the clusters, or in one namespace.
-pub(crate) fn write(
+/// Where and how to print.
+pub(crate) struct TranslationOutput<'a> {
+    /// Only objects of this namespace.
+    pub(crate) namespace: Option<&'a str>,
+    /// The format.
+    pub(crate) format: Format,
+}
+
+/// Prints the NetworkPolicies of all ClusterSetNetworkPolicies and Memcacheds in the clusters.
+pub(crate) fn write_clusters(
+    loaded: &Loaded,
     worlds: &Worlds,
-    namespace: Option<&str>,
-    output: Format,
+    output: &TranslationOutput<'_>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let mut all = translate(worlds);
-    all.retain(|one| namespace.is_none_or(|name| *one.policy.id.namespace == *name));
-    if let Some(form) = output.structured() {
-        let all: Vec<TranslationJson> = all.iter().map(Translation::to_json).collect();
-        let output = RenderClusterOutput { policies: all };
-        return present::value(out, form, Schema::RenderCluster, &output);
+    for (id, object) in of_memcacheds(loaded) {
+        let Some((cluster, world)) = id.cluster().and_then(|name| worlds.get_key_value(name))
+        else {
+            continue;
+        };
+        let policy = world.policies.get(&id.in_own_cluster());
+        all.extend(policy.map(|policy| requested(Some(cluster), object, policy)));
+    }
+    all.sort_by(|one, two| (&one.cluster, &one.object).cmp(&(&two.cluster, &two.object)));
+    write(all, "ClusterSetNetworkPolicies and no Memcacheds", output, out)
+}
+
+/// Prints the NetworkPolicies of all Memcacheds.
+pub(crate) fn write_generated(
+    loaded: &Loaded,
+    output: &TranslationOutput<'_>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let policies = of_memcacheds(loaded).filter_map(|(id, object)| {
+        let policy = loaded.world.policies.get(id)?;
+        Some(requested(None, object, policy))
+    });
+    write(policies.collect(), "Memcacheds with a policy", output, out)
+}
+
+/// The policies that a controller writes for Memcacheds, with these.
+fn of_memcacheds(loaded: &Loaded) -> impl Iterator<Item = (&PolicyId, &Name)> {
+    loaded.generated_for.iter().filter(|(_, object)| object.starts_with("Memcached "))
+}
+
+fn requested(cluster: Option<&Name>, object: &Name, policy: &Policy) -> Translation {
+    Translation {
+        cluster: cluster.cloned(),
+        object: object.to_string(),
+        namespace: policy.id.namespace.clone(),
+        network_policies: vec![policy.clone()],
+    }
+}
+
+fn write(
+    mut all: Vec<Translation>,
+    kinds: &str,
+    output: &TranslationOutput<'_>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    all.retain(|one| output.namespace.is_none_or(|name| *one.namespace == *name));
+    if let Some(form) = output.format.structured() {
+        let policies = all.iter().map(Translation::to_json).collect();
+        return present::value(out, form, Schema::RenderCluster, &RenderClusterOutput { policies });
     }
     if all.is_empty() {
-        writeln!(out, "# there are no ClusterSetNetworkPolicies")?;
+        writeln!(out, "# there are no {kinds}")?;
     }
-    for Translation { cluster, policy, network_policies } in &all {
-        writeln!(out, "# {cluster}: {}", policy.id)?;
+    for Translation { cluster, object, network_policies, .. } in &all {
+        let cluster = cluster.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        writeln!(out, "# {}", Plain(format_args!("{cluster}{object}")))?;
         for policy in network_policies {
             write!(out, "---\n{}", weir_api::manifest(policy))?;
         }
@@ -66,18 +126,18 @@ pub(crate) fn write(
     Ok(())
 }
 
-impl Translation<'_> {
+impl Translation {
     fn to_json(&self) -> TranslationJson<'_> {
         TranslationJson {
-            cluster: self.cluster,
-            policy: self.policy.id.to_string(),
+            cluster: self.cluster.as_deref(),
+            policy: &self.object,
             network_policies: self.network_policies.iter().map(weir_api::manifest_json).collect(),
         }
     }
 }
 
 /// Translates the policies of all clusters, as their controllers would once all pods are published.
-fn translate(worlds: &Worlds) -> Vec<Translation<'_>> {
+fn translate(worlds: &Worlds) -> Vec<Translation> {
     let mut all = Vec::new();
     for (cluster, world) in worlds {
         let is_shared = |policy: &&Policy| policy.id.kind == PolicyKind::ClusterSetNetworkPolicy;
@@ -100,8 +160,9 @@ fn translate(worlds: &Worlds) -> Vec<Translation<'_>> {
             publish(&mut set, other, world, cluster, &interests);
         }
         all.extend(policies.into_iter().map(|policy| Translation {
-            cluster,
-            policy,
+            cluster: Some(cluster.clone()),
+            object: policy.id.to_string(),
+            namespace: policy.id.namespace.clone(),
             network_policies: set.translate(&policy.id),
         }));
     }

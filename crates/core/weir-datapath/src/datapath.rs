@@ -1,8 +1,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Flow, Program, Protocol, Verdict};
+use weir_model::{Direction, Flow, Peers, Program, Protocol, Rule, Verdict};
 
-use crate::{ApplyError, EnforceGuard, Journal, Planner};
+use crate::{ApplyError, EnforceGuard, Journal, Planner, ledger::FormerAddresses};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -81,6 +81,8 @@ pub struct EndingFlows<'a> {
     pub(crate) touched: &'a BTreeSet<IpAddr>,
     /// The addresses that no longer belong to the pod that they belonged to.
     pub(crate) released: &'a BTreeSet<IpAddr>,
+    /// The addresses that domain names had before.
+    pub(crate) former: &'a FormerAddresses,
 }
 
 impl EndingFlows<'_> {
@@ -100,10 +102,24 @@ impl EndingFlows<'_> {
     /// ports.
     pub fn are_forbidden(&self, from: IpAddr, to: IpAddr, port: Option<(Protocol, u16)>) -> bool {
         let verdict = match port {
-            Some((protocol, port)) => self.program.verdict(&Flow { from, to, protocol, port }),
+            Some((protocol, port)) => self.verdict(&Flow { from, to, protocol, port }),
             None => self.program.verdict_without_ports(from, to),
         };
         verdict == Verdict::Deny
+    }
+
+    /// The verdict on an established connection. A rule about a domain name also matches the
+    /// addresses that the name had before.
+    fn verdict(&self, flow: &Flow) -> Verdict {
+        let had_name = |rule: &Rule| match &rule.peers {
+            Peers::Set(set) if rule.ports.contains(flow.protocol, flow.port) => {
+                self.former.contain(set, flow.ends(rule.origin.direction).1)
+            }
+            _ => false,
+        };
+        let matches = |rule: &Rule| self.program.matches(rule, flow) || had_name(rule);
+        let side = |direction| self.program.side_by(flow, direction, &matches);
+        Direction::BOTH.into_iter().map(side).fold(Verdict::Allow, Verdict::and)
     }
 }
 

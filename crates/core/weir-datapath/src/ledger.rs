@@ -34,13 +34,14 @@ use std::{
     net::IpAddr,
 };
 
-use weir_model::{Delta, Endpoint, PodId, Program, SetId};
+use weir_model::{Delta, Endpoint, PodId, Program, SetDelta, SetId};
 
 use crate::{ApplyError, Datapath, Drift, EnforceGuard, Journal, Planner, Shortfall};
 
 pub use attempt::PlannedDelta;
 use attempt::Written;
 pub use connections::Established;
+pub(crate) use connections::FormerAddresses;
 
 /// Keeps a datapath equal to the desired program. The module documentation explains its states.
 ///
@@ -67,6 +68,8 @@ pub struct Ledger<D: Datapath> {
     released: BTreeSet<IpAddr>,
     /// Sets named by a rule that denies or passes on: a new member may lose connections.
     denying: BTreeSet<SetId>,
+    /// Addresses that domain names had before. Their connections continue.
+    former: FormerAddresses,
 }
 
 /// A pod whose new rules the machine rejected.
@@ -117,6 +120,7 @@ impl<D: Datapath> Ledger<D> {
             touched: BTreeSet::new(),
             released: BTreeSet::new(),
             denying: BTreeSet::new(),
+            former: FormerAddresses::default(),
         }
     }
 
@@ -201,6 +205,12 @@ impl<D: Datapath> Ledger<D> {
     /// Whether [`apply_pending`](Ledger::apply_pending) has nothing to do.
     pub fn is_up_to_date(&self) -> bool {
         !self.in_sync || (self.trusted && self.pending.is_empty())
+    }
+
+    /// Whether the changes that are not in force yet concern rules, not only members of sets.
+    pub fn has_pending_rules(&self) -> bool {
+        let is_change = |change: &SetDelta| matches!(change, SetDelta::Change { .. });
+        !self.pending.endpoints.is_empty() || !self.pending.sets.values().all(is_change)
     }
 
     /// The last program that the machine accepted.

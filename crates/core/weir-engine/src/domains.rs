@@ -28,6 +28,8 @@ impl Domains {
             self.ids.insert(name.clone(), id);
             addresses.iter().for_each(|address| self.owners.insert(*address, id));
         }
+        // Several names of an address are nothing to report.
+        self.owners.take_changed();
     }
 
     pub(crate) fn addresses(&self, name: &str) -> &[IpAddr] {
@@ -52,7 +54,7 @@ impl Domains {
 }
 
 /// Whether a pattern matches a name.
-fn fits(pattern: &DomainPattern, name: &str) -> bool {
+pub(crate) fn fits(pattern: &DomainPattern, name: &str) -> bool {
     match pattern {
         DomainPattern::Exact(exact) => *name == **exact,
         DomainPattern::Under(parent) => name

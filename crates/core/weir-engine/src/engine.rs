@@ -89,6 +89,11 @@ impl Engine {
         self.cluster.owner(address).map(|pod| self.cluster.pod_id(pod))
     }
 
+    /// The pods that hold an address, on any node: those with the strongest claim to it.
+    pub fn holders(&self, address: IpAddr) -> impl Iterator<Item = PodId> + '_ {
+        self.cluster.pods.holders(address).map(|pod| self.cluster.pod_id(pod))
+    }
+
     /// How many policies there are.
     pub fn policies(&self) -> usize {
         self.policies.len()
@@ -250,9 +255,9 @@ impl Engine {
     fn put_domain(&mut self, name: &Name, addresses: &[IpAddr]) {
         let Engine { cluster, sets, .. } = self;
         let touched = union(Some(addresses), Some(cluster.domains.addresses(name)));
-        let before = sets.memberships_of_domains(&touched, cluster);
+        let before = sets.memberships_of_domains(name, &touched, cluster);
         cluster.domains.put(name, addresses);
-        let now = sets.memberships_of_domains(&touched, cluster);
+        let now = sets.memberships_of_domains(name, &touched, cluster);
         sets.record_difference(before, now);
     }
 }

@@ -7,6 +7,7 @@ use weir_model::{Holders, Member, PortOwners, SetDelta, SetId, SetKey};
 use crate::{
     budget::{Allowance, Lockdown},
     cluster::Cluster,
+    domains,
     namespaces::{Moved, NamespaceId, ScopeId},
     nodes::NodeId,
     pods::PodIndex,
@@ -151,15 +152,19 @@ impl Sets {
         found
     }
 
-    /// The memberships of these addresses through domain names.
+    /// The memberships of these addresses in the sets that a domain name can change.
     pub(crate) fn memberships_of_domains(
         &self,
+        name: &str,
         addresses: &[IpAddr],
         cluster: &Cluster,
     ) -> Memberships {
         let mut found = Memberships::new();
         for &set in &self.domain_sets {
             let SetKey::Domain(pattern) = &**self.id(set) else { continue };
+            if !domains::fits(pattern, name) {
+                continue;
+            }
             let inside =
                 addresses.iter().filter(|address| cluster.domains.any_has(pattern, **address));
             found.extend(inside.map(|address| (set, Member::from(*address))));

@@ -14,7 +14,7 @@ use crate::{
     site::{Site, is_additive},
 };
 
-const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 
 pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
     // The policies that allow their pods DNS queries, one for each distinct subject.
@@ -48,7 +48,9 @@ pub(crate) fn check(index: &Index<'_>, findings: &mut Vec<Finding>) {
         let subject = &policy.spec.subject;
         let first_without_dns = || {
             let pods = index.pods(&policy.id.namespace, &subject.scope, &subject.pods);
-            pods.iter().map(|pod| &pod.id).find(|id| !with_dns.contains(id))
+            let has_own = |id: &&PodId| index.resolvers.contains_key(id);
+            let mut pods = pods.iter().map(|pod| &pod.id).filter(|id| !has_own(id));
+            pods.find(|id| !with_dns.contains(id))
         };
         let pod_without_dns = if index.world.pods.is_empty() {
             let has_dns = dns_policies.iter().any(|((own, by), _)| {
@@ -112,7 +114,7 @@ fn matches_kube_system(index: &Index<'_>, namespaces: &Selector) -> bool {
 }
 
 /// Whether a rule allows peers that clients usually find by name.
-fn needs_dns(rule: &PolicyRule) -> bool {
+pub(crate) fn needs_dns(rule: &PolicyRule) -> bool {
     rule.peers.as_ref().is_none_or(|peers| {
         peers.iter().any(|peer| match &peer.who {
             // Hosts on the internet are found by name. A rule for a specific network knows the

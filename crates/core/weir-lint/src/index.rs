@@ -7,13 +7,15 @@ use std::{
     rc::Rc,
 };
 
-use weir_model::{Name, Pod, Requirement, Scope, Selector, World};
+use weir_model::{Name, Pod, PodId, Requirement, Scope, Selector, World};
 
 use crate::select;
 
 /// Finds pods and namespaces by selector. Each distinct query is evaluated once.
 pub(crate) struct Index<'w> {
     pub(crate) world: &'w World,
+    /// The DNS servers of pods with their own.
+    pub(crate) resolvers: &'w BTreeMap<PodId, Vec<IpAddr>>,
     selectable: PodTable<'w>,
     hosts: PodTable<'w>,
     namespaces: RefCell<HashMap<Selector, Rc<BTreeSet<&'w Name>>>>,
@@ -37,7 +39,7 @@ enum Query {
 }
 
 impl<'w> Index<'w> {
-    pub(crate) fn new(world: &'w World) -> Self {
+    pub(crate) fn new(world: &'w World, resolvers: &'w BTreeMap<PodId, Vec<IpAddr>>) -> Self {
         let selectable: Rc<[&Pod]> =
             world.pods.values().filter(|pod| !pod.finished && !pod.host_network).collect();
         let hosts = world.pods.values().filter(|pod| !pod.finished && pod.host_network).collect();
@@ -48,6 +50,7 @@ impl<'w> Index<'w> {
         by_address.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
         Index {
             world,
+            resolvers,
             selectable: PodTable::new(selectable),
             hosts: PodTable::new(hosts),
             namespaces: RefCell::default(),

@@ -51,6 +51,7 @@ mod peer;
 mod pod;
 mod port;
 mod reserved;
+mod resolver;
 mod rule;
 mod select;
 mod site;
@@ -62,8 +63,10 @@ mod unselected;
 pub use code::CODES;
 pub use unselected::unselected;
 
+use std::{collections::BTreeMap, net::IpAddr};
+
 use index::Index;
-use weir_model::{Finding, World};
+use weir_model::{Finding, PodId, World};
 
 /// Lists with more entries than this are compared only for equal entries, or not at all, to bound the
 /// quadratic cost. No such list is written by hand.
@@ -72,7 +75,7 @@ const MAX_COMPARED: usize = 64;
 /// Checks the whole world and adds its findings.
 type Check = fn(&Index<'_>, &mut Vec<Finding>);
 
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     subject::check,
     peer::check,
     block::check,
@@ -84,12 +87,19 @@ const CHECKS: [Check; 12] = [
     admin::same_priority,
     dns::check,
     local_dns::check,
+    resolver::check,
     pod::check,
 ];
 
 /// All findings about a world, sorted by location.
 pub fn lint(world: &World) -> Vec<Finding> {
-    let index = Index::new(world);
+    lint_with(world, &BTreeMap::new())
+}
+
+/// The same, with the DNS servers of the pods that use neither those of the cluster nor those of
+/// their node.
+pub fn lint_with(world: &World, resolvers: &BTreeMap<PodId, Vec<IpAddr>>) -> Vec<Finding> {
+    let index = Index::new(world, resolvers);
     let mut findings = Vec::new();
     for check in CHECKS {
         check(&index, &mut findings);

@@ -54,9 +54,12 @@ fn subject(index: &Index<'_>, policy: &Policy) -> Option<Finding> {
         (None, Some(host)) => Some(Site::subject(policy).warning(
             HOST_NETWORK_SUBJECT,
             format!(
-                "selects only host network pods ({} and {} more), which no policy applies to",
+                "selects only host network pods ({}{}), which no policy applies to",
                 host.id,
-                hosts.len() - 1
+                match hosts.len() - 1 {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                }
             ),
             "a host network pod has the address of its node: protect it with the node's firewall, or run it without hostNetwork",
         )),

@@ -353,3 +353,22 @@ fn the_codes_are_sorted_and_distinct() {
     let sorted: BTreeSet<_> = CODES.iter().collect();
     assert!(CODES.iter().eq(sorted), "{CODES:?}");
 }
+
+#[test]
+fn a_policy_for_host_network_pods_names_them() {
+    let host = |id: &str| {
+        let Object::Pod(pod) = pod(id, "192.168.0.1", "app=exporter") else {
+            unreachable!("it is a pod")
+        };
+        Object::Pod(Pod { host_network: true, ..pod })
+    };
+    let message = |hosts: &[&str]| {
+        let policy = policy("shop/p", "app=exporter", Some(Vec::new()), None);
+        let objects = hosts.iter().map(|id| host(id)).chain([namespace("shop"), policy]);
+        let findings = lint(&objects.collect::<World>());
+        findings.iter().map(|finding| finding.message.clone()).collect::<Vec<_>>().join("\n")
+    };
+    assert!(message(&["shop/a"]).contains("pods (shop/a), which"), "{}", message(&["shop/a"]));
+    let two = message(&["shop/a", "shop/b"]);
+    assert!(two.contains("pods (shop/a and 1 more), which"), "{two}");
+}

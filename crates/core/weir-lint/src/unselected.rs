@@ -9,7 +9,8 @@ use crate::{code::UNSELECTED_POD, index::Index, site::Site};
 /// A finding for the pods of each workload that no policy selects. Pods with the same labels count
 /// as one workload. Clusters have many such pods, so [`crate::lint`] does not report them.
 pub fn unselected(world: &World) -> Vec<Finding> {
-    let index = Index::new(world);
+    let resolvers = BTreeMap::new();
+    let index = Index::new(world, &resolvers);
     let mut selected: HashSet<&PodId> = HashSet::new();
     for policy in world.policies.values() {
         let subject = &policy.spec.subject;

@@ -89,7 +89,7 @@ pub enum PolicyKind {
     AdminNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha1` BaselineAdminNetworkPolicy.
     BaselineAdminNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha2` ClusterNetworkPolicy.
+    /// `policy.networking.k8s.io/v1alpha2` or `v1beta1` ClusterNetworkPolicy.
     ClusterNetworkPolicy,
     /// `submariner.io/v1alpha1` ClusterSetNetworkPolicy: a NetworkPolicy whose peers can be in
     /// other clusters.

@@ -9,6 +9,7 @@ use crate::{
     ends::{Ends, ExampleEnd, MergedConnections},
     evaluator::{Evaluator, OpenPorts},
     name::PodNames,
+    pairs,
     partition::Partition,
     port::union,
     port_set::PortSetId,
@@ -53,32 +54,23 @@ impl<'a> Comparison<'a> {
     pub fn changes(
         &self,
         owners: &BTreeMap<PodId, String>,
-        mut progress: impl FnMut(usize, usize),
+        progress: impl FnMut(usize, usize),
     ) -> Vec<ConnectionChange> {
         let Partition { groups, outside, slices } = &self.partition;
         let mut evaluator = Evaluator::new(&[self.old, self.new], slices);
         let pods = groups.iter().map(|group| group.pods.iter().collect()).collect();
         let ends = Ends { groups: pods, outside };
-        let classes = ends.classes(&mut evaluator);
         let differs = |at: usize| {
             if at < groups.len() { groups[at].differs } else { outside[at - groups.len()].differs }
         };
         let mut kinds = FlowChanges::default();
         let mut merged = MergedConnections::default();
-        for (from, source) in classes.iter().enumerate() {
-            progress(from, classes.len());
-            for (to, target) in classes.iter().enumerate() {
-                let has_pod = from < groups.len() || to < groups.len();
-                if !has_pod || !(differs(from) || differs(to)) {
-                    continue;
-                }
-                let Some(open) = evaluator.open(source, target) else { continue };
-                for kind in kinds.between(&evaluator, open) {
-                    merged.add(*kind, from, to);
-                }
+        let is_wanted = |from: usize, to: usize| differs(from) || differs(to);
+        pairs::visit(&mut evaluator, &ends, is_wanted, progress, |evaluator, pair| {
+            for kind in kinds.between(evaluator, pair.open) {
+                merged.add(*kind, pair.from.clone(), pair.to.clone());
             }
-        }
-        progress(classes.len(), classes.len());
+        });
         let names = PodNames::new(groups.iter().flat_map(|group| &group.pods), owners);
         let names = ends.names(&names);
         let mut changes: Vec<ConnectionChange> = merged

@@ -9,6 +9,7 @@ use crate::{
     ends::{Ends, ExampleEnd, MergedConnections},
     evaluator::Evaluator,
     name::PodNames,
+    pairs,
     partition::Partition,
     port::union,
     port_set::PortSetId,
@@ -47,7 +48,7 @@ impl ReachState {
         selected: impl Fn(&PodId) -> bool,
         reach: Reach,
         owners: &BTreeMap<PodId, String>,
-        mut progress: impl FnMut(usize, usize),
+        progress: impl FnMut(usize, usize),
     ) -> Vec<Connection> {
         let partition = Partition::new(&[self]);
         let mut evaluator = Evaluator::new(&[self], &partition.slices);
@@ -62,25 +63,18 @@ impl ReachState {
         groups.append(&mut rest);
         let pods = groups.len();
         let ends = Ends { groups, outside: &partition.outside };
-        let classes = ends.classes(&mut evaluator);
         let is_listed = |from: usize, to: usize| match reach {
             Reach::Any => from < count || to < count,
             Reach::OtherPods => (from < count) != (to < count) && from.max(to) < pods,
         };
         let mut kinds = OpenPorts::default();
         let mut merged = MergedConnections::default();
-        for (from, source) in classes.iter().enumerate() {
-            progress(from, classes.len());
-            let targets = if from < count { &classes[..] } else { &classes[..count] };
-            for (to, target) in targets.iter().enumerate().filter(|(to, _)| is_listed(from, *to)) {
-                let Some(open) = evaluator.open(source, target) else { continue };
-                let open = open.map(|states| states.map(|[only, _]| only));
-                for kind in kinds.of(&evaluator, open) {
-                    merged.add(*kind, from, to);
-                }
+        pairs::visit(&mut evaluator, &ends, is_listed, progress, |evaluator, pair| {
+            let open = pair.open.map(|states| states.map(|[only, _]| only));
+            for kind in kinds.of(evaluator, open) {
+                merged.add(*kind, pair.from.clone(), pair.to.clone());
             }
-        }
-        progress(classes.len(), classes.len());
+        });
         let all: BTreeSet<&PodId> = ends.groups.iter().flatten().copied().collect();
         let names = PodNames::new(all, owners);
         let names = ends.names(&names);

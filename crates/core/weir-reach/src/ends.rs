@@ -1,6 +1,6 @@
 //! The ends of connections by index, and connections merged for display.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
 use ipnet::IpNet;
 use weir_model::PodId;
@@ -105,9 +105,13 @@ pub(crate) struct MergedConnections {
 }
 
 impl MergedConnections {
-    /// Adds a connection. The sources must arrive in order.
-    pub(crate) fn add(&mut self, kind: usize, from: usize, to: usize) {
-        self.sources.entry((kind, to as EndIndex)).or_default().push(from as EndIndex);
+    /// Adds connections from all of these sources to all of these destinations. The sources of a
+    /// destination must arrive in order.
+    pub(crate) fn add(&mut self, kind: usize, from: Range<usize>, to: Range<usize>) {
+        for to in to {
+            let sources = self.sources.entry((kind, to as EndIndex)).or_default();
+            sources.extend(from.clone().map(|from| from as EndIndex));
+        }
     }
 
     /// The merged connections: kind, sources, destinations.

@@ -6,7 +6,11 @@
 //!  PortSetId × PortSetId  ─► the ports that both directions allow, cached
 //! ```
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
 
 use weir_model::{Direction, IpFamily, Name, PodId, PortRange, RuleSet, SetKey};
 
@@ -116,6 +120,30 @@ impl<'a> Evaluator<'a> {
             }
             Some(open)
         }))
+    }
+
+    /// The first address after this one where the rules of a pod class may treat addresses without
+    /// a set and without a node differently, in any state.
+    pub(crate) fn next_boundary(
+        &self,
+        pods: &EndClass<'a>,
+        direction: Direction,
+        address: IpAddr,
+    ) -> Option<IpAddr> {
+        let first = pods.members.first()?;
+        let family = usize::from(address.is_ipv6());
+        let chains = self.states.iter().zip(&first.addresses).filter_map(|(rules, own)| {
+            let owner = rules.addresses[own[family]? as usize].owner?;
+            Some(
+                &rules.chains[match direction {
+                    Direction::Ingress => owner.ingress,
+                    Direction::Egress => owner.egress,
+                }],
+            )
+        });
+        // The addresses of IPv6 follow those of IPv4.
+        let other_family = address.is_ipv4().then_some(Ipv6Addr::UNSPECIFIED.into());
+        chains.filter_map(|chain| chain.next_segment(address)).chain(other_family).min()
     }
 
     /// Whether a port set contains a slice.

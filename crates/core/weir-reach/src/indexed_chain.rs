@@ -84,6 +84,11 @@ impl<'a> IndexedChain<'a> {
         IndexedChain { admin, isolation, baseline, sets, segments, unselected, selected }
     }
 
+    /// The start of the segment after the one with this address.
+    pub(crate) fn next_segment(&self, address: IpAddr) -> Option<IpAddr> {
+        self.segments.get(self.segments.partition_point(|start| *start <= address)).copied()
+    }
+
     /// The memberships in sets that the chain names.
     pub(crate) fn relevant(&self, sets: &[Membership]) -> Vec<Membership> {
         let named = |set: &&Membership| self.sets.binary_search(&set.0).is_ok();

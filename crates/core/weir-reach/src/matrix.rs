@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     rc::Rc,
 };
 
@@ -15,6 +16,7 @@ use crate::{
     networks::{LineNetworks, OtherNetworks},
     partition::{Partition, ReachEnd},
     port::union,
+    port_numbering::{NumberedPorts, PortNumbering},
     port_set::PortSetId,
 };
 
@@ -25,7 +27,7 @@ pub const OTHER_NAMESPACES: &str = "other namespaces";
 pub struct Matrix {
     /// The evaluated ports, as text.
     pub ports: String,
-    /// The names of the rows, which are also those of the columns.
+    /// The names of the rows. Ends that are only sources are the last ones, and have no column.
     pub ends: Vec<String>,
     /// The number of pods in all rows.
     pub pods: usize,
@@ -35,6 +37,8 @@ pub struct Matrix {
     pub host_network_pods: usize,
     /// Row by row; `None` where there is no connection to evaluate.
     pub cells: Vec<Vec<Option<Rc<Cell>>>>,
+    /// The pods of the rows whose names list only the first one, by the name of the row.
+    pub members: BTreeMap<String, Vec<String>>,
 }
 
 /// The ports that pass from one end to another.
@@ -83,6 +87,11 @@ impl Cell {
 }
 
 impl Matrix {
+    /// The names of the columns: the ends that can be destinations.
+    pub fn destinations(&self) -> &[String] {
+        &self.ends[..self.cells.first().map_or(0, Vec::len)]
+    }
+
     /// All evaluated cells, row by row: source, destination, cell.
     pub fn connections(&self) -> impl Iterator<Item = (&str, &str, &Cell)> {
         self.ends.iter().zip(&self.cells).flat_map(|(from, row)| {
@@ -105,6 +114,19 @@ pub struct MatrixQuery<'a> {
     pub owners: &'a BTreeMap<PodId, String>,
     /// The pods with networks other than the cluster network.
     pub attachments: &'a BTreeMap<PodId, Attachments>,
+    /// Further sources, each with a row.
+    pub sources: &'a [NamedSource],
+}
+
+/// A source that connects only to some ports of some pods, such as an ingress controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSource {
+    /// The name of its row.
+    pub name: String,
+    /// Its pods. Without any, all that is outside the cluster stands for them.
+    pub pods: Vec<PodId>,
+    /// The ports that it connects to.
+    pub targets: BTreeMap<PodId, Vec<PortRange>>,
 }
 
 /// Limits for the rows of a matrix.
@@ -123,11 +145,12 @@ struct Line<'a> {
     pods: Vec<&'a PodId>,
     classes: Vec<EndClass<'a>>,
     ports: NumberedPorts,
+    /// The ports that each named source connects to.
+    targets: Vec<Option<NumberedPorts>>,
     networks: LineNetworks<'a>,
+    /// The index of the named source, which is no destination.
+    source: Option<usize>,
 }
-
-/// Ports to evaluate, each with the index of its slice; equal lists have one number.
-type NumberedPorts = (usize, Rc<[(PortRange, usize)]>);
 
 impl MatrixQuery<'_> {
     /// Evaluates the matrix of the selected pods. Reports the progress as `(done, all)`. Fails
@@ -150,7 +173,7 @@ impl MatrixQuery<'_> {
         type RowKey<'a> = (
             Option<&'a PodId>,
             (usize, &'a str, Option<&'a Attachments>),
-            (&'a [NamedPort], &'a [PortRange]),
+            (&'a [NamedPort], &'a [PortRange], Vec<Option<&'a Vec<PortRange>>>),
         );
         let mut rows: BTreeMap<RowKey<'_>, Vec<&PodId>> = BTreeMap::new();
         for (group, id) in &pods {
@@ -158,15 +181,19 @@ impl MatrixQuery<'_> {
             let ports = world.pods.get(*id).map(|pod| pod.ports.as_slice()).unwrap_or_default();
             let declared = self.declared.get(*id).map(Vec::as_slice).unwrap_or_default();
             let kind = (*group, &*id.namespace, self.attachments.get(*id));
-            rows.entry((own, kind, (ports, declared))).or_default().push(id);
+            let targets = self.sources.iter().map(|source| source.targets.get(*id)).collect();
+            rows.entry((own, kind, (ports, declared, targets))).or_default().push(id);
         }
         let mut lines: Vec<Line<'_>> = rows
-            .into_values()
-            .map(|pods| {
+            .into_iter()
+            .map(|((_, _, (_, _, targets)), pods)| {
                 let classes = vec![evaluator.class(pods.iter().copied().map(ReachEnd::Pod))];
                 let ports = self.ports_at(pods.first().copied());
                 let networks = LineNetworks::new(self.attachments, pods.first().copied());
-                Line { pods, classes, ports: numbering.list(&evaluator, ports), networks }
+                let ports = numbering.list(&evaluator, ports);
+                let mut list = |ports: &Vec<_>| numbering.list(&evaluator, Some(ports.clone()));
+                let targets = targets.into_iter().map(|ports| ports.map(&mut list)).collect();
+                Line { pods, classes, ports, targets, networks, source: None }
             })
             .collect();
         lines.sort_by(|one, two| one.pods.cmp(&two.pods));
@@ -177,12 +204,20 @@ impl MatrixQuery<'_> {
             let classes = groups.into_values().map(class).collect();
             let ports = numbering.list(&evaluator, self.ports_at(None));
             let networks = LineNetworks::new(self.attachments, others.iter().map(|(_, id)| *id));
-            lines.push(Line { pods: Vec::new(), classes, ports, networks });
+            lines.push(Line::without_pods(classes, ports, networks));
         }
-        let outside = partition.outside.iter().filter(|class| class.name.is_none());
-        let classes = outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect();
         let ports = numbering.list(&evaluator, self.ports_at(None));
-        lines.push(Line { pods: Vec::new(), classes, ports, networks: LineNetworks::outside() });
+        let classes = outside_classes(&mut evaluator, &partition);
+        lines.push(Line::without_pods(classes, ports.clone(), LineNetworks::outside()));
+        for (at, source) in self.sources.iter().enumerate() {
+            let classes = self.source_classes(&mut evaluator, &partition, source);
+            let networks = match &source.pods[..] {
+                [] => LineNetworks::outside(),
+                pods => LineNetworks::new(self.attachments, pods),
+            };
+            let line = Line::without_pods(classes, ports.clone(), networks);
+            lines.push(Line { source: Some(at), ..line });
+        }
         if lines.len() > limits.evaluated {
             return Err(lines.len());
         }
@@ -209,14 +244,20 @@ impl MatrixQuery<'_> {
         if pods.len() > limits.single {
             (members, cells) = fold::fold(members, cells);
         }
+        let destinations = members.len() - self.sources.len();
+        cells.iter_mut().for_each(|row| row.truncate(destinations));
         let rows = members.iter().filter(|pods| !pods.is_empty()).count();
         let name = |(at, pods): (usize, &Vec<&PodId>)| match at.checked_sub(rows) {
             None => names.row(pods),
             Some(0) if others.is_empty() => "outside".to_owned(),
             Some(0) => OTHER_NAMESPACES.to_owned(),
-            Some(_) => "outside the cluster".to_owned(),
+            Some(1) if !others.is_empty() => "outside the cluster".to_owned(),
+            Some(at) => self.sources[at - 1 - usize::from(!others.is_empty())].name.clone(),
         };
-        let ends = members.iter().enumerate().map(name).collect();
+        let ends: Vec<String> = members.iter().enumerate().map(name).collect();
+        let listed = |pods: &[&PodId]| names.pods(&pods.iter().copied().collect());
+        let shared = members[..rows].iter().filter(|pods| pods.len() > 1 && listed(pods).len() > 1);
+        let shared = shared.map(|pods| (names.row(pods), listed(pods))).collect();
         let on_host = world.pods.values().filter(|pod| pod.host_network && selected(&pod.id));
         Ok(Matrix {
             ports: self.describe_ports(),
@@ -225,7 +266,35 @@ impl MatrixQuery<'_> {
             rows,
             host_network_pods: on_host.count(),
             cells,
+            members: shared,
         })
+    }
+
+    /// The classes of a named source. A host network pod has the addresses of its node.
+    fn source_classes<'p>(
+        &self,
+        evaluator: &mut Evaluator<'p>,
+        partition: &'p Partition,
+        source: &NamedSource,
+    ) -> Vec<EndClass<'p>> {
+        let mut classes = Vec::new();
+        for group in &partition.groups {
+            let pods: Vec<&PodId> =
+                group.pods.iter().filter(|id| source.pods.contains(id)).collect();
+            if !pods.is_empty() {
+                classes.push(evaluator.class(pods.into_iter().map(ReachEnd::Pod)));
+            }
+        }
+        let pods = source.pods.iter().filter_map(|id| self.state.world.pods.get(id));
+        let of_nodes: Vec<IpAddr> =
+            pods.flat_map(|pod| pod.node_addresses().iter().copied()).collect();
+        for class in &partition.outside {
+            let has = |address: &IpAddr| class.nets.iter().any(|net| net.contains(address));
+            if class.name.is_some() && of_nodes.iter().any(has) {
+                classes.push(evaluator.class([ReachEnd::Outside(class)]));
+            }
+        }
+        if classes.is_empty() { outside_classes(evaluator, partition) } else { classes }
     }
 
     fn describe_ports(&self) -> String {
@@ -254,39 +323,29 @@ impl MatrixQuery<'_> {
     }
 }
 
-/// All lists of ports that are evaluated.
-#[derive(Default)]
-struct PortNumbering {
-    lists: HashMap<Option<Vec<PortRange>>, NumberedPorts>,
-}
-
-impl PortNumbering {
-    fn list(&mut self, evaluator: &Evaluator<'_>, ports: Option<Vec<PortRange>>) -> NumberedPorts {
-        let number = self.lists.len();
-        let list = self.lists.entry(ports).or_insert_with_key(|ports| {
-            let slices = evaluator.slices();
-            let mut ports = match ports {
-                None => slices.to_vec(),
-                Some(ports) => {
-                    let (whole, mut some): (Vec<PortRange>, Vec<PortRange>) =
-                        ports.iter().partition(|port| port.first == 0);
-                    let is_asked = |slice: &&PortRange| {
-                        whole.iter().any(|whole| whole.protocol == slice.protocol)
-                    };
-                    some.extend(slices.iter().filter(is_asked));
-                    some
-                }
-            };
-            ports.sort();
-            ports.dedup();
-            (number, ports.into_iter().map(|port| (port, evaluator.slice(port))).collect())
-        });
-        list.clone()
+impl<'a> Line<'a> {
+    /// A line for ends that are not selected pods.
+    fn without_pods(
+        classes: Vec<EndClass<'a>>,
+        ports: NumberedPorts,
+        networks: LineNetworks<'a>,
+    ) -> Self {
+        let (pods, targets) = (Vec::new(), Vec::new());
+        Line { pods, classes, ports, targets, networks, source: None }
     }
 }
 
-/// Cells by the open port sets and the number of the port list.
-type CellCache = HashMap<(Vec<PortSetId>, usize), Option<Rc<Cell>>>;
+/// The classes of all addresses outside the cluster.
+fn outside_classes<'p>(
+    evaluator: &mut Evaluator<'p>,
+    partition: &'p Partition,
+) -> Vec<EndClass<'p>> {
+    let outside = partition.outside.iter().filter(|class| class.name.is_none());
+    outside.map(|class| evaluator.class([ReachEnd::Outside(class)])).collect()
+}
+
+/// Cells by the open port sets, the number of the port list, and whether other ports count.
+type CellCache = HashMap<(Vec<PortSetId>, usize, bool), Option<Rc<Cell>>>;
 
 fn cell<'a>(
     evaluator: &mut Evaluator<'a>,
@@ -294,9 +353,13 @@ fn cell<'a>(
     from: &Line<'a>,
     to: &Line<'a>,
 ) -> Option<Rc<Cell>> {
-    if from.pods.is_empty() && to.pods.is_empty() {
+    if (from.pods.is_empty() && to.pods.is_empty()) || to.source.is_some() {
         return None;
     }
+    let (number, ports) = match from.source {
+        Some(at) => to.targets.get(at)?.as_ref()?,
+        None => &to.ports,
+    };
     let mut open: Vec<PortSetId> = Vec::new();
     for from in &from.classes {
         for to in &to.classes {
@@ -306,12 +369,15 @@ fn cell<'a>(
     }
     open.sort_unstable();
     open.dedup();
-    let (number, ports) = &to.ports;
-    if let Some(cell) = cache.get(&(open.clone(), *number)) {
+    // A named source connects to no other ports.
+    let others_count = from.source.is_none();
+    let key = (open, *number, others_count);
+    if let Some(cell) = cache.get(&key) {
         return cell.clone();
     }
+    let open = &key.0;
     let (mut allowed, mut denied, mut partly) = (Vec::new(), Vec::new(), Vec::new());
-    let [in_all, in_any] = evaluator.in_all_and_any(&open);
+    let [in_all, in_any] = evaluator.in_all_and_any(open);
     for (port, slice) in &**ports {
         match (in_any.contains(*slice), in_all.contains(*slice)) {
             (false, _) => denied.push(*port),
@@ -319,7 +385,7 @@ fn cell<'a>(
             (true, false) => partly.push(*port),
         }
     }
-    let other = match allowed.is_empty() && partly.is_empty() {
+    let other = match allowed.is_empty() && partly.is_empty() && others_count {
         true => union(in_any.iter().map(|at| evaluator.slices()[at])),
         false => Vec::new(),
     };
@@ -327,6 +393,6 @@ fn cell<'a>(
         let [allowed, denied, partly] = [allowed, denied, partly].map(union);
         Rc::new(Cell { allowed, denied, partly, other, ..Cell::default() })
     });
-    cache.insert((open, *number), cell.clone());
+    cache.insert(key, cell.clone());
     cell
 }

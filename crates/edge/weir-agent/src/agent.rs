@@ -7,6 +7,7 @@ mod guard;
 mod input;
 mod inspection;
 mod lockdowns;
+mod names;
 mod nodes;
 mod plugins;
 mod suspects;
@@ -18,9 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{Datapath, Ledger, Outcome, Records};
+use weir_api::UNRESOLVED_NAME;
+use weir_datapath::{Datapath, Ledger, Outcome};
 use weir_engine::{Engine, Locality};
-use weir_model::PolicyId;
+use weir_model::{Finding, PolicyId};
 use weir_runtime::{SourceEvent, delay, jitter};
 
 use crate::{
@@ -34,6 +36,8 @@ use guard::GuardState;
 use input::InputState;
 pub(crate) use input::SourceState;
 use inspection::Inspector;
+use names::NameState;
+pub(crate) use names::WatchDns;
 pub(crate) use plugins::Plugins;
 use suspects::Suspects;
 
@@ -56,10 +60,11 @@ pub(crate) struct Agent<D: Datapath> {
     /// The CNI plugin's requests, if the agent serves it.
     plugins: Option<Plugins>,
     guard: GuardState,
+    names: NameState,
     /// The policies that may be too much for the agent; none before the journal was read.
     suspects: Option<Suspects>,
-    /// The records that the machine keeps.
-    journal: Records,
+    /// The records of suspects that the machine keeps.
+    journal: Vec<String>,
     /// The policies that the engine locks down by request.
     locked: BTreeSet<PolicyId>,
     applies: Applies,
@@ -116,8 +121,9 @@ impl<D: Datapath> Agent<D> {
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
             guard,
+            names: NameState::new(options),
             suspects: None,
-            journal: Records::new(),
+            journal: Vec::new(),
             locked: BTreeSet::new(),
             applies: Applies::default(),
             kernel: KernelSettings::here(),
@@ -154,7 +160,8 @@ impl<D: Datapath> Agent<D> {
                 let program = self.ledger.program();
                 let drops = packets.iter().map(|packet| {
                     let sender = self.sender_of(packet);
-                    Drop::new(packet, sender, &self.engine, program)
+                    let drop = Drop::new(packet, sender, &self.engine, program);
+                    drop.with_names(self.names.describe(packet.to))
                 });
                 let drops = drops.collect();
                 self.reporter.dropped(drops);
@@ -167,6 +174,7 @@ impl<D: Datapath> Agent<D> {
                     plugins.set_unreadable(&pod, &error);
                 }
             }
+            AgentEvent::Answer(held) => self.hold_answer(held, Instant::now()),
             AgentEvent::Resync => {
                 tracing::info!("comparing the installed rules with the desired ones");
                 self.applies.is_requested = true;
@@ -195,6 +203,8 @@ impl<D: Datapath> Agent<D> {
         if !self.ledger.is_up_to_date() && now >= self.due.apply {
             self.apply();
         }
+        self.deliver_answers(now);
+        self.update_names(now);
         self.test_suspects(now);
         self.update_guard(now);
         self.reply(now);
@@ -206,6 +216,7 @@ impl<D: Datapath> Agent<D> {
             self.count_denied(now);
         }
         self.reporter.remind(now);
+        self.reporter.publish_node_report(self.input.node_count());
         if now >= self.due.bridges {
             self.due.bridges = now + BRIDGE_INTERVAL;
             self.reporter.set_bridge_warnings(self.kernel.check(self.sysctls));
@@ -226,7 +237,8 @@ impl<D: Datapath> Agent<D> {
         let reply = self.plugins.as_ref().and_then(Plugins::deadline);
         let inspect = self.inspector.deadline();
         let rest = [apply, terminate, count, reply, inspect, due.retry, Some(due.bridges)];
-        let rest = rest.into_iter().chain([due.reconsider, self.next_test()]);
+        let rest =
+            rest.into_iter().chain([due.reconsider, self.next_test(), self.names.deadline()]);
         rest.flatten().fold(due.drift, Instant::min)
     }
 
@@ -259,6 +271,7 @@ impl<D: Datapath> Agent<D> {
         let SourceEvent {
             changes,
             written,
+            policy_versions,
             findings,
             unread,
             in_sync,
@@ -267,10 +280,15 @@ impl<D: Datapath> Agent<D> {
         } = event;
         let _span = tracing::debug_span!("source", changes = changes.len(), in_sync).entered();
         self.input.observe(&changes, written, received);
+        self.names.observe(&changes);
+        self.input.policy_versions = policy_versions;
         self.input.changes.extend(match &mut self.plugins {
             Some(plugins) => plugins.overlay_changes(changes),
             None => changes,
         });
+        let is_current =
+            |finding: &Finding| finding.code != UNRESOLVED_NAME || !self.names.is_watching();
+        let findings = findings.into_iter().filter(is_current).collect();
         self.reporter.set_findings(findings, unread);
         let changed = if in_sync {
             self.input.set_complete()
@@ -291,11 +309,12 @@ impl<D: Datapath> Agent<D> {
     }
 
     fn compile(&mut self, now: Instant) {
-        let changes = mem::take(&mut self.input.changes);
+        let mut changes = mem::take(&mut self.input.changes);
         if changes.is_empty() {
             return;
         }
         self.record_changes(&changes, now);
+        changes.extend(self.restore_names(now));
         let span =
             tracing::debug_span!("compile", changes = changes.len(), endpoints = 0, sets = 0);
         let _entered = span.enter();
@@ -316,6 +335,7 @@ impl<D: Datapath> Agent<D> {
     /// Plans and applies one transaction.
     fn apply(&mut self) {
         let start = Instant::now();
+        let has_rules = self.ledger.has_pending_rules();
         let planned = tracing::debug_span!("plan").in_scope(|| self.ledger.plan_pending());
         let Some(planned) = planned else { return };
         let span = tracing::debug_span!("apply", outcome = "", rejected = 0);
@@ -349,6 +369,9 @@ impl<D: Datapath> Agent<D> {
         });
         if is_success {
             self.guard.is_stale = true;
+            if has_rules {
+                self.names.set_stale();
+            }
             self.record_latency();
             (self.applies.is_repair, self.applies.is_requested) = (false, false);
         }
@@ -368,6 +391,9 @@ impl<D: Datapath> Agent<D> {
     fn record_latency(&mut self) {
         let InputState { received, written, .. } = &mut self.input;
         self.reporter.in_force(received.drain(..), written.drain(..));
+        if self.is_in_sync() {
+            self.reporter.set_enforced(&self.input.policy_versions);
+        }
     }
 
     /// Compiles the changes without applying them.

@@ -36,11 +36,15 @@ pub(crate) struct Drop {
     to: String,
     to_pod: Option<String>,
     to_port: Option<u16>,
+    /// The domain names of the destination, each with the time until when it stands for it.
+    to_names: Vec<String>,
     protocol: String,
     /// The first of the policies that isolate the pod, the one whose rule denied, or another reason.
     policies: Vec<String>,
     /// The number of the other policies that isolate the pod.
     more_policies: usize,
+    /// Whether the packet passed nevertheless, because the agent runs in audit mode.
+    pub(crate) passed: bool,
 }
 
 impl Drop {
@@ -70,13 +74,20 @@ impl Drop {
             to: packet.to.to_string(),
             to_pod: pod(packet.to),
             to_port: packet.ports.map(|(_, to)| to),
+            to_names: Vec::new(),
             protocol: protocol_name(packet.protocol),
             policies: match packet.cause.reason() {
                 Some(reason) => vec![reason.to_owned()],
                 None => policies.iter().map(ToString::to_string).collect(),
             },
             more_policies,
+            passed: false,
         }
+    }
+
+    /// Adds the domain names of the destination.
+    pub(crate) fn with_names(self, to_names: Vec<String>) -> Self {
+        Drop { to_names, ..self }
     }
 
     /// The policies, for a label.
@@ -89,9 +100,10 @@ impl Drop {
 
     /// The memory that the drop takes up.
     fn bytes(&self) -> usize {
-        let Drop { time, direction, from, from_pod, to, to_pod, protocol, policies, .. } = self;
+        let Drop { time, direction, from, from_pod, to, to_pod, to_names, .. } = self;
+        let Drop { protocol, policies, .. } = self;
         let texts = [time, direction, from, to, protocol].into_iter();
-        let texts = texts.chain(from_pod).chain(to_pod).chain(policies);
+        let texts = texts.chain(from_pod).chain(to_pod).chain(to_names).chain(policies);
         size_of::<Drop>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
     }
 
@@ -115,6 +127,7 @@ impl Drop {
             to,
             to_pod = self.to_pod,
             to_port = self.to_port,
+            to_names = self.to_names.join(", "),
             protocol,
             policies = self.policies(),
             "{what}"

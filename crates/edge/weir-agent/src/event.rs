@@ -2,6 +2,7 @@ use std::{sync::Arc, time::Instant};
 
 use weir_datapath::Dropped;
 use weir_model::{Pod, PodId};
+use weir_names::HeldAnswer;
 use weir_runtime::SourceEvent;
 
 use crate::cni::PluginRequest;
@@ -22,6 +23,9 @@ pub(crate) enum AgentEvent {
     PodRead(Box<Pod>),
     /// A pod that could not be read directly, and the error.
     PodUnreadable(PodId, String),
+    /// DNS answers that wait until their addresses are in force.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux observes DNS"))]
+    Answer(HeldAnswer),
     /// A request to read everything again and compare it with the installed rules.
     Resync,
     /// A request to stop.

@@ -40,7 +40,8 @@ pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
             .route("/status", get(status))
-            .route("/drops", get(drops)),
+            .route("/drops", get(drops))
+            .route("/names", get(names)),
     };
     router.with_state(report)
 }
@@ -85,6 +86,10 @@ async fn status(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
         drops: report.drops.last(),
         status,
     })
+}
+
+async fn names(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
+    Json(report.names().clone())
 }
 
 #[derive(Deserialize)]

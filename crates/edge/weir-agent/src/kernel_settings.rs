@@ -8,6 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use weir_model::Program;
+
+use crate::surroundings::{Inspection, Leftover, Surroundings, lines};
+
 /// What to do about a wrong setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sysctls {
@@ -15,6 +19,20 @@ pub enum Sysctls {
     Report,
     /// Correct it.
     Manage,
+}
+
+/// What keeps a node from enforcing policies: kernel settings, and rules of other policy engines that
+/// also filter packets of pods.
+pub fn check_node(surroundings: &dyn Surroundings) -> Vec<String> {
+    let mut lacks = KernelSettings::here().check(Sysctls::Report);
+    match surroundings.inspect(&Program::default()) {
+        Ok(Inspection { leftovers, blind_spots }) => {
+            lacks.extend(leftovers.iter().map(Leftover::line));
+            lacks.extend(lines(blind_spots.iter()));
+        }
+        Err(error) => lacks.push(format!("cannot inspect the rules of this node: {error}")),
+    }
+    lacks
 }
 
 /// The folders of the kernel's settings and links.

@@ -3,7 +3,7 @@
 //! ```text
 //!  Source ──SourceEvent──┐                          ┌ Engine ─Delta→ Ledger ─Plan→ Datapath
 //!  signals ──────────────┼─AgentEvent→ the loop ────┤
-//!  drops, CNI requests ──┘             one thread   └ Reporter ─→ AgentReport ←── HTTP
+//!  drops, CNI, DNS ──────┘             one thread   └ Reporter ─→ AgentReport ←── HTTP
 //!                                                            └──→ Kubernetes Events about policies
 //! ```
 //!
@@ -15,6 +15,8 @@
 
 mod agent;
 mod cni;
+#[cfg(target_os = "linux")]
+mod dns;
 mod drops;
 mod event;
 mod http;
@@ -34,7 +36,7 @@ mod threads;
 
 pub use cni::PodReader;
 use event::AgentEvent;
-pub use kernel_settings::Sysctls;
+pub use kernel_settings::{Sysctls, check_node};
 pub use lock::LockError;
 pub use run::{AgentError, AgentOptions, DropReports, MachineAddresses, cleanup, once, run};
 pub use source::Source;

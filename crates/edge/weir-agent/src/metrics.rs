@@ -43,6 +43,8 @@ pub(crate) struct AgentMetrics {
     pub(crate) errors: Family<[MetricLabel; 1], Counter>,
     drops: Family<[MetricLabel; 2], Counter>,
     pub(crate) missed: Counter,
+    pub(crate) names: Gauge,
+    pub(crate) answers: Counter,
     /// The datapath's number of rules, in its own terms.
     pub(crate) backend_rules: Gauge,
     /// All errors, of every stage.
@@ -81,6 +83,8 @@ impl AgentMetrics {
             errors: Family::default(),
             drops: Family::default(),
             missed: Counter::default(),
+            names: Gauge::default(),
+            answers: Counter::default(),
             backend_rules: Gauge::default(),
             failures: Counter::default(),
         };
@@ -113,6 +117,7 @@ impl AgentMetrics {
         gauge("weir_source_in_sync", "Whether the source has been read completely", &self.in_sync);
         gauge("weir_source_unread", "Findings that keep input out of effect", &self.unread);
         gauge("weir_warnings", "Warnings about the node", &self.warnings);
+        gauge("weir_name_addresses", "Addresses of domain names that rules allow", &self.names);
         let findings = self.findings.clone();
         registry.register("weir_findings", "Findings about the input, by severity", findings);
         let mut histogram =
@@ -146,6 +151,12 @@ impl AgentMetrics {
         registry.register("weir_errors", "Errors, by stage", self.errors.clone());
         let drops = self.drops.clone();
         registry.register("weir_drops", "Packets dropped, by direction and policies", drops);
+        let answers = self.answers.clone();
+        registry.register(
+            "weir_dns_answers",
+            "DNS answers that waited until their addresses were in force",
+            answers,
+        );
         let missed = self.missed.clone();
         registry.register(
             "weir_drops_missed",

@@ -12,7 +12,7 @@ use std::{
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::Semaphore;
-use weir_datapath::Rejected;
+use weir_datapath::{Rejected, Rejection};
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
@@ -38,6 +38,7 @@ pub(crate) struct AgentReport {
     #[cfg(test)]
     advanced: AtomicU64,
     pub(crate) drops: Ring,
+    names: Mutex<NamesPage>,
     /// Why the machine never reports dropped packets.
     drops_unsupported: Option<&'static str>,
     /// Slots for requests that wait for drops.
@@ -54,6 +55,9 @@ pub(crate) struct AgentStatus {
     pub(crate) node: String,
     pub(crate) datapath: &'static str,
     pub(crate) mode: &'static str,
+    /// Which denied packets are answered; absent if none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) denied: Option<DeniedReport>,
     pub(crate) started: String,
     pub(crate) source: SourceStatus,
     /// The number of transactions that changed something.
@@ -75,6 +79,40 @@ pub(crate) struct AgentStatus {
     /// Why the datapath does not report dropped packets.
     #[serde(skip)]
     pub(crate) drops_unavailable: Option<String>,
+}
+
+/// The body of `/names`.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NamesPage {
+    pub(crate) names: Vec<NameReport>,
+    /// Why the agent cannot observe DNS answers, if it cannot.
+    pub(crate) names_unavailable: Option<String>,
+}
+
+/// An address that a domain name stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct NameReport {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    /// New connections to the address are allowed until then.
+    pub(crate) until: String,
+}
+
+/// Which denied packets are answered.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DeniedReport {
+    reject: Vec<String>,
+    reject_to: Vec<String>,
+}
+
+impl DeniedReport {
+    fn new(rejection: &Rejection) -> Option<Self> {
+        let reject: Vec<String> = rejection.directions.iter().map(ToString::to_string).collect();
+        let reject_to = rejection.networks.iter().map(ToString::to_string).collect();
+        (!reject.is_empty()).then_some(DeniedReport { reject, reject_to })
+    }
 }
 
 /// The source of the cluster state.
@@ -185,6 +223,7 @@ impl AgentReport {
             node: options.node.to_string(),
             datapath: options.datapath,
             mode: options.mode.as_str(),
+            denied: DeniedReport::new(&options.rejection),
             started: rfc3339(SystemTime::now()),
             source: SourceStatus {
                 path: options.source.to_string(),
@@ -211,6 +250,7 @@ impl AgentReport {
             #[cfg(test)]
             advanced: AtomicU64::new(0),
             drops: Ring::new(),
+            names: Mutex::default(),
             drops_unsupported: None,
             waiting: Semaphore::new(http::MAX_WAITING),
             metrics,
@@ -239,6 +279,11 @@ impl AgentReport {
     /// The status. Hold the guard only briefly.
     pub(crate) fn status(&self) -> MutexGuard<'_, AgentStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses of domain names. Hold the guard only briefly.
+    pub(crate) fn names(&self) -> MutexGuard<'_, NamesPage> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a heartbeat of the loop.

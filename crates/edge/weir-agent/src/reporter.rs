@@ -8,6 +8,8 @@ mod counts;
 mod drops;
 mod lockdowns;
 mod log;
+mod names;
+mod node_report;
 mod surroundings;
 
 use std::{
@@ -57,6 +59,7 @@ pub(crate) struct Reporter {
     untested: usize,
     warnings: Warnings,
     drops: DropLog,
+    node_report: node_report::NodeReports,
 }
 
 /// The current warnings, by origin.
@@ -74,6 +77,8 @@ struct Warnings {
     guard: Vec<String>,
     /// Addresses that several pods claim.
     contests: Vec<String>,
+    /// Why rules about domain names get no new addresses.
+    names: Option<String>,
 }
 
 /// One attempt to apply.
@@ -119,6 +124,7 @@ impl Reporter {
             lockdowns: BTreeMap::new(),
             untested: 0,
             warnings: Warnings::default(),
+            node_report: node_report::NodeReports::default(),
         }
     }
 
@@ -282,6 +288,7 @@ impl Reporter {
             self.report.metrics.error("apply");
         }
         self.publish_rejected();
+        self.node_report.is_stale = true;
         self.report.metrics.held.set(gauge_value(self.rejected.len()));
         self.report.status().rejected = self.rejected.clone();
     }
@@ -387,10 +394,11 @@ impl Reporter {
     }
 
     fn update_warnings(&self) {
-        let Warnings { bridges, blind_spots, drops, datapath, guard, contests } = &self.warnings;
+        let Warnings { bridges, blind_spots, drops, datapath, guard, contests, names } =
+            &self.warnings;
         let (bypasses, blind_spots) = surroundings::split(bridges, blind_spots);
         let all = bypasses.iter().chain(&blind_spots).chain(drops).chain(datapath).chain(guard);
-        let all = all.chain(contests);
+        let all = all.chain(contests).chain(names);
         let all: Vec<String> = all.cloned().collect();
         let mut status = self.report.status();
         let is_new = |warning: &&String| !status.warnings.contains(warning);

@@ -13,14 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode};
+use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode, Rejection};
 use weir_engine::Budget;
-use weir_model::{Name, Verdict};
+use weir_model::{Block, Name, Verdict};
 use weir_runtime::{
     Signals,
     http::{ListenError, bind},
 };
 
+#[cfg(target_os = "linux")]
+use crate::dns::QueuedDns;
 use crate::{
     AgentEvent, Source, Surroundings, Sysctls,
     agent::{Agent, Plugins},
@@ -59,6 +61,8 @@ pub struct AgentOptions {
     pub datapath: &'static str,
     /// Whether denied packets are dropped or only reported.
     pub mode: Mode,
+    /// Which senders of denied packets get an answer.
+    pub rejection: Rejection,
     /// What happens to established connections that new rules forbid.
     pub established: Established,
     /// The address for HTTP.
@@ -67,10 +71,15 @@ pub struct AgentOptions {
     pub metrics: Option<SocketAddr>,
     /// The path of the CNI plugin's socket.
     pub cni: Option<PathBuf>,
+    /// The namespace of the Lease in which the agent reports what it enforces.
+    pub report_to: Option<String>,
     /// Whether pods that the CNI plugin reported may send packets with any source address.
     pub spoofing: Verdict,
     /// Whether pods may send packets for the tunnels of nodes.
     pub encapsulation: Verdict,
+    /// Networks whose resolvers' answers count for rules about domain names, besides the cluster's
+    /// resolvers and those on the node. `None` if the datapath does not support names.
+    pub resolvers: Option<Vec<Block>>,
     /// The most that policies may use.
     pub budget: Budget,
     /// Whether the agent may change kernel settings.
@@ -113,6 +122,14 @@ pub enum AgentError {
         /// The cause.
         source: io::Error,
     },
+    /// The CNI plugin's socket cannot be removed.
+    #[error("cannot remove {}", path.display())]
+    RemoveSocket {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// A thread cannot be started.
     #[error("cannot start")]
     Start(#[source] io::Error),
@@ -144,7 +161,7 @@ impl AgentError {
             AgentError::Listen(_) => {
                 "use another address with `--http ADDRESS:PORT` or `--metrics ADDRESS:PORT`, or none: `off`"
             }
-            AgentError::Socket { .. } => hints::SOCKET,
+            AgentError::Socket { .. } | AgentError::RemoveSocket { .. } => hints::SOCKET,
             AgentError::Incomplete { hint, .. } => hint,
             AgentError::Lock(LockError::Forbidden)
             | AgentError::Failed { .. }
@@ -210,14 +227,22 @@ pub fn run<D: Datapath>(
     let read = |reader| cni::start(reader, sender.clone());
     let reads = reader.map(read).transpose().map_err(AgentError::Start)?;
     let recorder = source.events(node).map_err(AgentError::Start)?;
+    #[cfg(target_os = "linux")]
+    let dns = QueuedDns::new(sender.clone());
     let send = move |event| sender.send(AgentEvent::Source(event, Instant::now())).is_ok();
     let watch = source.watch(send).map_err(AgentError::Start)?;
     let mode = mode.as_str();
     tracing::info!(%node, datapath = name, mode, %source, version = options.version, "started");
-    let reporter = Reporter::new(options, report, recorder);
+    let reports = options.report_to.as_deref().map(|namespace| source.node_reports(namespace));
+    let reports = reports.transpose().map_err(AgentError::Start)?.flatten();
+    let reporter = Reporter::new(options, report, recorder).with_node_reports(reports);
     let mut agent = Agent::new(options, datapath, reporter, Instant::now());
     if serves_plugins {
         agent = agent.with_plugins(Plugins::new(options.node.clone(), reads));
+    }
+    #[cfg(target_os = "linux")]
+    if options.resolvers.is_some() {
+        agent.set_dns(Box::new(dns));
     }
     run_loop(&mut agent, &events, &watch);
     agent.close_journal();
@@ -296,10 +321,14 @@ pub(crate) fn unlocked_once<D: Datapath>(
     if agent.has_failed() { Err(AgentError::Failed { reasons }) } else { Ok(reasons) }
 }
 
-/// Removes everything that weir installed.
-pub fn cleanup<D: Datapath>(mut datapath: D) -> Result<(), AgentError> {
+/// Removes everything that weir installed, and the CNI plugin's socket if its path is given.
+pub fn cleanup<D: Datapath>(mut datapath: D, socket: Option<&Path>) -> Result<(), AgentError> {
     lock()?;
-    datapath.remove().map_err(AgentError::Remove)
+    datapath.remove().map_err(AgentError::Remove)?;
+    socket.map_or(Ok(()), |path| {
+        let failed = |source| AgentError::RemoveSocket { path: path.into(), source };
+        PluginSocket::remove(path).map_err(failed)
+    })
 }
 
 /// The end of the wait for the lock.

@@ -1,6 +1,8 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
-use weir_kube::{Access, ClusterKinds, ClusterWatch, PodClient, Recorder, RetryPolicy};
+use weir_kube::{
+    Access, ClusterKinds, ClusterWatch, NodeReporter, PodClient, Recorder, RetryPolicy,
+};
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
 
@@ -58,6 +60,14 @@ impl Source {
         match self {
             Source::Folder(_) => Ok(None),
             Source::Kube(access) => Recorder::start(access.clone(), COMPONENT, node).map(Some),
+        }
+    }
+
+    /// Where to report what this node enforces, if the source is a cluster.
+    pub(crate) fn node_reports(&self, namespace: &str) -> io::Result<Option<NodeReporter>> {
+        match self {
+            Source::Folder(_) => Ok(None),
+            Source::Kube(access) => NodeReporter::start(access.clone(), namespace).map(Some),
         }
     }
 

@@ -7,6 +7,7 @@ mod drops;
 mod guard;
 mod kubernetes_events;
 mod lockdowns;
+mod names;
 mod partial;
 mod surroundings;
 
@@ -23,7 +24,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_datapath::{DropCause, Dropped, Established, Memory, Mode};
+use weir_datapath::{DropCause, Dropped, Established, Memory, Mode, Rejection};
 use weir_engine::Budget;
 use weir_model::{Change, Direction, Flow, Object, PodId, Program, Protocol, Verdict};
 use weir_runtime::SourceEvent;
@@ -68,12 +69,15 @@ fn options(source: &Path) -> AgentOptions {
         surroundings: None,
         datapath: "memory",
         mode: Mode::Enforce,
+        rejection: Rejection::default(),
         established: Established::Cut,
         http: None,
         metrics: None,
         cni: None,
+        report_to: None,
         spoofing: Verdict::Deny,
         encapsulation: Verdict::Deny,
+        resolvers: None,
         budget: Budget::default(),
         sysctls: Sysctls::Report,
         version: "1.2.3",

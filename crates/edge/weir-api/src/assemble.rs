@@ -8,13 +8,12 @@ use std::{
 };
 
 use weir_model::{
-    Attachments, Change, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name,
-    Namespace, Node, Object, ObjectRef, Pod, PodId, Policy, PolicyId, PortRange, Service, Severity,
-    World,
+    Attachments, EndpointSlice, Finding, Key, Location, NAMESPACE_NAME_LABEL, Name, Namespace,
+    Node, Object, ObjectRef, Pod, PodId, Policy, PolicyId, PortRange, Service, Severity, World,
 };
 
 use crate::{
-    Manifests, WorkloadRef, address,
+    DeclaredPorts, Manifests, ObjectList, Route, RouteId, WorkloadRef, address,
     lower::{Lowered, PodTraits, PrimaryNetwork, Template, keep},
     stricter::{stricter, without_lines},
 };
@@ -29,17 +28,24 @@ pub const DUPLICATE: &str = "duplicate-object";
 /// which of two conflicting objects is the first.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
+    pods: BTreeMap<PodId, Pod>,
+    /// All other objects.
     objects: BTreeMap<Key, Object>,
     findings: Vec<Finding>,
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     declared: BTreeMap<PodId, Vec<PortRange>>,
+    /// Whether to keep the ports that pods declare.
+    pub(crate) declared_ports: DeclaredPorts,
+    /// The DNS servers of pods with their own.
+    resolvers: BTreeMap<PodId, Vec<IpAddr>>,
     /// The networks that pods request.
     attached: BTreeMap<PodId, Attachments>,
     primary_networks: Vec<PrimaryNetwork>,
     templates: BTreeMap<WorkloadRef, Template>,
     generated_for: BTreeMap<PolicyId, Name>,
     requested: Vec<(Policy, Name)>,
+    routes: BTreeMap<RouteId, Route>,
 }
 
 impl Assembly {
@@ -49,26 +55,25 @@ impl Assembly {
         let owners = self.assign_pods();
         self.imply_namespaces();
         let unjudged = self.find_unjudged();
-        let synthetic = assign_synthetic_addresses(&mut self.objects);
-        // Namespaces and nodes come first. Within a kind, the objects are sorted already.
-        let mut first = Vec::new();
-        let mut objects = Vec::with_capacity(self.objects.len());
-        for object in self.objects.into_values() {
-            let is_first = matches!(object, Object::Namespace(_) | Object::Node(_));
-            if is_first { &mut first } else { &mut objects }.push(object);
-        }
-        objects.splice(0..0, first);
+        let nodes = self.objects.values().filter_map(|object| match object {
+            Object::Node(node) => Some(node),
+            _ => None,
+        });
+        let synthetic = assign_to_pods(&mut self.pods, nodes);
         self.findings.into_iter().for_each(|finding| keep(&mut findings, finding));
         Manifests {
-            objects,
+            objects: ObjectList::new(self.pods, self.objects),
             findings,
             owners,
             declared: self.declared,
             unjudged,
+            resolvers: self.resolvers,
             generated_for: self.generated_for,
             requested,
             synthetic,
             ignores: Vec::new(),
+            routes: self.routes,
+            cluster_policy_version: None,
         }
     }
 
@@ -89,7 +94,7 @@ impl Assembly {
             }
             Lowered::Pod { pod, owners, traits } => {
                 let id = pod.id.clone();
-                if self.put(Object::Pod(pod)) {
+                if self.put_pod(pod) {
                     self.put_traits(&id, traits);
                     if !owners.is_empty() {
                         self.owned.insert(id, owners);
@@ -102,14 +107,19 @@ impl Assembly {
             Lowered::Endpoints(slices) => slices.into_iter().for_each(|slice| {
                 self.put(Object::EndpointSlice(slice));
             }),
+            // Routes are not checked: of two definitions, the first one is used.
+            Lowered::Route(route) => _ = self.routes.entry(route.id.clone()).or_insert(route),
             Lowered::Unknown { .. } => (),
         }
     }
 
     fn put_traits(&mut self, id: &PodId, traits: PodTraits) {
-        let PodTraits { declared, networks } = traits;
-        if !declared.is_empty() {
+        let PodTraits { declared, networks, resolvers } = traits;
+        if !declared.is_empty() && self.declared_ports == DeclaredPorts::Keep {
             self.declared.insert(id.clone(), declared);
+        }
+        if !resolvers.is_empty() {
+            self.resolvers.insert(id.clone(), resolvers);
         }
         if !networks.is_empty() {
             self.attached.insert(id.clone(), networks);
@@ -133,7 +143,22 @@ impl Assembly {
         added
     }
 
-    /// Adds an object. Returns `false` if there was one with that key.
+    /// Adds a pod. Returns `false` if there was one with that name.
+    fn put_pod(&mut self, pod: Pod) -> bool {
+        match self.pods.entry(pod.id.clone()) {
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(pod);
+                true
+            }
+            btree_map::Entry::Occupied(entry) => {
+                let mut first = Object::Pod(entry.get().clone());
+                keep(&mut self.findings, merge(&mut first, Object::Pod(pod)));
+                false
+            }
+        }
+    }
+
+    /// Adds an object other than a pod. Returns `false` if there was one with that key.
     fn put(&mut self, object: Object) -> bool {
         match self.objects.entry(object.key()) {
             btree_map::Entry::Vacant(entry) => {
@@ -151,15 +176,13 @@ impl Assembly {
     /// Adds the namespaces that objects mention. Repositories rarely contain them, but in a cluster
     /// they exist.
     fn imply_namespaces(&mut self) {
-        let mentioned: BTreeSet<Name> = self
-            .objects
-            .keys()
-            .filter_map(|key| match key {
-                Key::Pod(id) => Some(id.namespace.clone()),
-                Key::Policy(id) if !id.namespace.is_empty() => Some(id.namespace.clone()),
-                _ => None,
-            })
-            .collect();
+        let of_policies = self.objects.keys().filter_map(|key| match key {
+            Key::Policy(id) if !id.namespace.is_empty() => Some(&id.namespace),
+            _ => None,
+        });
+        let of_pods = self.pods.keys().map(|id| &id.namespace);
+        let mentioned: BTreeSet<&Name> = of_pods.chain(of_policies).collect();
+        let mentioned: Vec<Name> = mentioned.into_iter().cloned().collect();
         for name in mentioned {
             let labels = [(NAMESPACE_NAME_LABEL, name.clone())].into_iter().collect();
             let namespace = Namespace { name: name.clone(), labels, location: None };
@@ -190,43 +213,23 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
 /// Assigns synthetic addresses to the pods of a world without addresses, and returns these
 /// addresses.
 pub fn assign_addresses(world: &mut World) -> BTreeSet<IpAddr> {
-    let objects = std::mem::take(world)
-        .changes()
-        .filter_map(|change| match change {
-            Change::Put(object) => Some((object.key(), object)),
-            Change::Remove(_) => None,
-        })
-        .collect::<Vec<_>>();
-    let mut objects: BTreeMap<Key, Object> = objects.into_iter().collect();
-    let synthetic = assign_synthetic_addresses(&mut objects);
-    *world = objects.into_values().collect();
-    synthetic
+    assign_to_pods(&mut world.pods, world.nodes.values())
 }
 
 /// Assigns synthetic addresses to the pods without addresses, and returns these addresses.
-pub(crate) fn assign_synthetic_addresses(objects: &mut BTreeMap<Key, Object>) -> BTreeSet<IpAddr> {
-    let is_missing =
-        |object: &Object| matches!(object, Object::Pod(pod) if pod.addresses.is_empty());
-    if !objects.values().any(is_missing) {
+pub(crate) fn assign_to_pods<'n>(
+    pods: &mut BTreeMap<PodId, Pod>,
+    nodes: impl Iterator<Item = &'n Node>,
+) -> BTreeSet<IpAddr> {
+    if pods.values().all(|pod| !pod.addresses.is_empty()) {
         return BTreeSet::new();
     }
-    let mut taken = BTreeSet::new();
-    let mut nodes: BTreeMap<Name, Node> = BTreeMap::new();
-    for object in objects.values() {
-        match object {
-            Object::Pod(pod) => taken.extend(&pod.addresses),
-            Object::Node(node) => {
-                taken.extend(&node.addresses);
-                nodes.insert(node.name.clone(), node.clone());
-            }
-            _ => (),
-        }
-    }
-    let pods = objects.values_mut().filter_map(|object| match object {
-        Object::Pod(pod) if pod.addresses.is_empty() => Some(pod),
-        _ => None,
-    });
-    address::assign(pods, |name| nodes.get(name).cloned(), &mut taken)
+    let nodes: BTreeMap<&Name, &Node> = nodes.map(|node| (&node.name, node)).collect();
+    let of_nodes = nodes.values().flat_map(|node| &node.addresses);
+    let taken = pods.values().flat_map(|pod| &pod.addresses).chain(of_nodes);
+    let mut taken: BTreeSet<IpAddr> = taken.copied().collect();
+    let missing = pods.values_mut().filter(|pod| pod.addresses.is_empty());
+    address::assign(missing, |name| nodes.get(name).map(|node| Node::clone(node)), &mut taken)
 }
 
 /// The finding about an object that is defined twice.

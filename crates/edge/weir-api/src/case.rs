@@ -7,13 +7,13 @@ use std::{
 
 use self::inline::{domains, each, namespace, pod, policy, probe, service, text, worker};
 use weir_model::{
-    Finding, Key, Location, Name, NameTable, Object, ObjectRef, Pod, PodId, QualifiedName, Scope,
-    Severity, Spec, Who,
+    Attachments, Finding, Key, Location, Name, NameTable, Object, ObjectRef, Pod, PodId,
+    QualifiedName, Scope, Severity, Spec, Who,
 };
 
 use crate::{
     Manifests, WorkloadRef,
-    assemble::{assign_synthetic_addresses, duplicate, location_of},
+    assemble::{assign_to_pods, duplicate, location_of},
     document::{self, Tree, TreeValue},
     lower::{LowerContext, UNRESOLVED_NAME},
     probe::{Probe, ProbeEnd},
@@ -39,6 +39,19 @@ pub struct Case {
     pub synthetic: BTreeSet<IpAddr>,
     /// The pods of each workload.
     pub workloads: BTreeMap<WorkloadRef, Vec<PodId>>,
+    /// The pods with networks other than the cluster network.
+    pub unjudged: BTreeMap<PodId, Attachments>,
+}
+
+/// The objects of a cluster that replace those of a case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaseObjects {
+    /// The objects.
+    pub objects: Vec<Object>,
+    /// The pods of each workload.
+    pub workloads: BTreeMap<WorkloadRef, Vec<PodId>>,
+    /// The pods with networks other than the cluster network.
+    pub unjudged: BTreeMap<PodId, Attachments>,
 }
 
 /// Reads the policy tests of a file: one, a list of them, or several documents.
@@ -78,15 +91,18 @@ fn broken(file: &Name, line: u32, finding: Finding) -> Case {
         findings: vec![finding],
         synthetic: BTreeSet::new(),
         workloads: BTreeMap::new(),
+        unjudged: BTreeMap::new(),
     }
 }
 
 impl Case {
     /// Adds the manifests that the case names, and checks the probes against all objects.
     pub fn join(&mut self, manifests: Manifests) {
-        let Manifests { objects, findings, synthetic: from_manifests, owners, .. } = manifests;
+        let Manifests { objects, findings, synthetic: from_manifests, owners, unjudged, .. } =
+            manifests;
         self.findings.extend(findings);
         self.workloads.extend(owners);
+        self.unjudged.extend(unjudged);
         let mut all: BTreeMap<Key, Object> = BTreeMap::new();
         for object in std::mem::take(&mut self.objects).into_iter().chain(objects) {
             match all.entry(object.key()) {
@@ -138,15 +154,11 @@ impl Case {
     }
 
     /// Replaces the case's objects and checks the probes against the new ones.
-    pub fn replace_objects(
-        &mut self,
-        objects: Vec<Object>,
-        workloads: BTreeMap<WorkloadRef, Vec<PodId>>,
-    ) {
+    pub fn replace_objects(&mut self, new: CaseObjects) {
         let missing = self.missing_ends();
         self.findings.retain(|finding| !missing.contains(finding));
-        self.objects = objects;
-        self.workloads = workloads;
+        let CaseObjects { objects, workloads, unjudged } = new;
+        (self.objects, self.workloads, self.unjudged) = (objects, workloads, unjudged);
         self.findings.extend(self.missing_ends());
     }
 
@@ -262,12 +274,21 @@ fn assign_addresses(
     objects: &mut BTreeMap<Key, Object>,
     none: &BTreeSet<PodId>,
 ) -> BTreeSet<IpAddr> {
-    let mut bare: Vec<(Key, Object)> = Vec::new();
-    for id in none {
-        bare.extend(objects.remove_entry(&Key::Pod(id.clone())));
+    let mut pods = BTreeMap::new();
+    let is_assigned = |key: &Key, object: &mut Object| {
+        matches!(object, Object::Pod(_)) && !matches!(key, Key::Pod(id) if none.contains(id))
+    };
+    for (_, object) in objects.extract_if(.., is_assigned) {
+        if let Object::Pod(pod) = object {
+            pods.insert(pod.id.clone(), pod);
+        }
     }
-    let synthetic = assign_synthetic_addresses(objects);
-    objects.extend(bare);
+    let nodes = objects.values().filter_map(|object| match object {
+        Object::Node(node) => Some(node),
+        _ => None,
+    });
+    let synthetic = assign_to_pods(&mut pods, nodes);
+    objects.extend(pods.into_iter().map(|(id, pod)| (Key::Pod(id), Object::Pod(pod))));
     synthetic
 }
 
@@ -356,9 +377,17 @@ fn case(file: &Name, names: &mut NameTable, tree: &Tree) -> Case {
     }
     let synthetic = assign_addresses(&mut all, &bare);
     let objects = all.into_values().collect();
-    let workloads = BTreeMap::new();
-    let mut case =
-        Case { name, location, manifests, objects, probes, findings, synthetic, workloads };
+    let mut case = Case {
+        name,
+        location,
+        manifests,
+        objects,
+        probes,
+        findings,
+        synthetic,
+        workloads: BTreeMap::new(),
+        unjudged: BTreeMap::new(),
+    };
     case.drop_resolved_names();
     if case.manifests.is_empty() {
         case.findings.extend(case.missing_ends());

@@ -50,6 +50,7 @@ mod check;
 pub mod document;
 mod lower;
 mod manifest;
+mod object_list;
 mod probe;
 mod reader;
 mod stricter;
@@ -58,11 +59,13 @@ mod testing;
 
 pub use address::PodNetworks;
 pub use assemble::{CONFLICT, DUPLICATE, assign_addresses, is_equivalent, merge};
-pub use case::{Case, cases};
+pub use case::{Case, CaseObjects, cases};
 pub use document::Tree;
-pub use lower::{Lowering, address, object};
-pub use manifest::{manifest, manifest_json};
+pub use lower::{Lowering, Route, RouteBackend, RouteId, UNRESOLVED_NAME, address, object};
+pub use manifest::{manifest, manifest_in_version, manifest_json};
+pub use object_list::ObjectList;
 pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};
 pub use reader::{
-    IgnoreAnnotation, ManifestReader, Manifests, UNRENDERED, WorkloadRef, is_configuration,
+    DeclaredPorts, IgnoreAnnotation, ManifestReader, Manifests, UNRENDERED, WorkloadRef,
+    is_configuration,
 };

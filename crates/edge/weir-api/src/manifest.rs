@@ -13,12 +13,18 @@ use self::layout::{Layout, Style};
 /// ports) are left out, because the kind cannot express them. A deny rule for everyone becomes one
 /// for all pods and networks.
 pub fn manifest(policy: &Policy) -> String {
-    object(policy).to_yaml()
+    object(policy, CLUSTER_POLICY).to_yaml()
+}
+
+/// The same manifest. A ClusterNetworkPolicy gets this `apiVersion`: the schemas of all versions that
+/// weir reads are equal.
+pub fn manifest_in_version(policy: &Policy, version: &str) -> String {
+    object(policy, version).to_yaml()
 }
 
 /// The same manifest as a JSON value, without an intermediate YAML string.
 pub fn manifest_json(policy: &Policy) -> serde_json::Value {
-    object(policy).into()
+    object(policy, CLUSTER_POLICY).into()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,16 +36,17 @@ enum ManifestKind {
 
 type Entries = Vec<(String, Layout)>;
 
-fn object(policy: &Policy) -> Layout {
+/// The default version of a ClusterNetworkPolicy.
+const CLUSTER_POLICY: &str = "policy.networking.k8s.io/v1alpha2";
+
+fn object(policy: &Policy, cluster_policy: &str) -> Layout {
     let (version, kind) = match policy.id.kind {
         PolicyKind::NetworkPolicy => ("networking.k8s.io/v1", ManifestKind::Network),
         PolicyKind::ClusterSetNetworkPolicy => ("submariner.io/v1alpha1", ManifestKind::Network),
         PolicyKind::AdminNetworkPolicy | PolicyKind::BaselineAdminNetworkPolicy => {
             ("policy.networking.k8s.io/v1alpha1", ManifestKind::V1alpha1)
         }
-        PolicyKind::ClusterNetworkPolicy => {
-            ("policy.networking.k8s.io/v1alpha2", ManifestKind::V1alpha2)
-        }
+        PolicyKind::ClusterNetworkPolicy => (cluster_policy, ManifestKind::V1alpha2),
     };
     let name = ("name", Layout::text(&policy.id.name));
     let metadata = if kind == ManifestKind::Network {

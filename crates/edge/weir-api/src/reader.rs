@@ -7,12 +7,13 @@ use std::{
 };
 
 use weir_model::{
-    Attachments, Finding, Location, Name, NameTable, Object, PodId, PolicyId, PortRange, Severity,
+    Attachments, Finding, Location, Name, NameTable, PodId, PolicyId, PortRange, Severity,
 };
 
 pub use self::ignore::IgnoreAnnotation;
 use self::intake::Intake;
 use crate::{
+    ObjectList, Route, RouteId,
     assemble::{self, Assembly},
     document::{self, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
     lower::{
@@ -25,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifests {
     /// The objects of the model, sorted by kind and name: namespaces, nodes, pods, policies.
-    pub objects: Vec<Object>,
+    pub objects: ObjectList,
     /// The findings about the input, in reading order.
     pub findings: Vec<Finding>,
     /// The pods of each workload.
@@ -35,6 +36,8 @@ pub struct Manifests {
     /// The pods with networks other than the cluster network. Results about these networks, and
     /// about pods without the cluster network, are unknown.
     pub unjudged: BTreeMap<PodId, Attachments>,
+    /// The DNS servers of the pods that use neither those of the cluster nor those of their node.
+    pub resolvers: BTreeMap<PodId, Vec<IpAddr>>,
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
@@ -45,6 +48,10 @@ pub struct Manifests {
     pub synthetic: BTreeSet<IpAddr>,
     /// The annotations that ask `weir lint` to ignore findings.
     pub ignores: Vec<IgnoreAnnotation>,
+    /// The Ingresses and the routes of the Gateway API.
+    pub routes: BTreeMap<RouteId, Route>,
+    /// The `apiVersion` of the first ClusterNetworkPolicy.
+    pub cluster_policy_version: Option<Name>,
 }
 
 impl Manifests {
@@ -74,9 +81,7 @@ impl Manifests {
     pub fn without_requested(mut self) -> Self {
         let requested = std::mem::take(&mut self.requested);
         self.generated_for.retain(|id, _| !requested.contains(id));
-        self.objects.retain(
-            |object| !matches!(object, Object::Policy(policy) if requested.contains(&policy.id)),
-        );
+        self.objects.retain_policies(|policy| !requested.contains(&policy.id));
         self
     }
 
@@ -85,16 +90,24 @@ impl Manifests {
     pub fn of_cluster(self) -> Self {
         let mut manifests = self.without_requested();
         let synthetic = std::mem::take(&mut manifests.synthetic);
-        for object in &mut manifests.objects {
-            lower::without_location(object);
-            if let Object::Pod(pod) = object {
-                pod.addresses.retain(|address| !synthetic.contains(address));
-            }
+        manifests.objects.drop_locations();
+        for pod in manifests.objects.pods_mut() {
+            pod.addresses.retain(|address| !synthetic.contains(address));
         }
         manifests.findings.iter_mut().for_each(|finding| finding.location = None);
         manifests.ignores.iter_mut().for_each(|ignore| ignore.location = None);
         manifests
     }
+}
+
+/// Whether a reader keeps the ports that pods declare. Those of a large cluster take much memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeclaredPorts {
+    /// Keep them.
+    #[default]
+    Keep,
+    /// Leave them out: the caller does not need them.
+    Skip,
 }
 
 /// A workload.
@@ -119,6 +132,7 @@ pub struct ManifestReader {
     findings: Vec<Finding>,
     ignores: Vec<IgnoreAnnotation>,
     unknown: BTreeSet<Name>,
+    cluster_policy_version: Option<Name>,
     default_namespace: Option<Name>,
     documents: usize,
     objects: usize,
@@ -136,10 +150,22 @@ impl ManifestReader {
         self
     }
 
+    /// Keeps or skips the ports that pods declare.
+    pub fn with_declared_ports(mut self, ports: DeclaredPorts) -> Self {
+        self.assembly.declared_ports = ports;
+        self
+    }
+
     /// Reads one file. Errors in it become findings. A syntax error concerns only its document;
     /// the elements of a list before it stay.
     pub fn read_file(&mut self, file: Name, bytes: &[u8]) {
-        document::parse(bytes, &mut Intake::new(self, file));
+        self.read_part(file, bytes, 1);
+    }
+
+    /// Reads a part of a file: whole documents, the first of which begins at this line.
+    /// [`document::last_separator`] finds where a part can end.
+    pub fn read_part(&mut self, file: Name, bytes: &[u8], line: u32) {
+        document::parse(bytes, line, &mut Intake::new(self, file));
     }
 
     /// The number of documents that were not empty. An empty list counts.
@@ -156,7 +182,13 @@ impl ManifestReader {
     /// Assembles the objects: adds pods for workloads, mentioned namespaces, and synthetic
     /// addresses.
     pub fn finish(self) -> Manifests {
-        Manifests { ignores: self.ignores, ..self.assembly.finish(self.findings) }
+        // The table of a large cluster takes much memory.
+        drop(self.names);
+        Manifests {
+            ignores: self.ignores,
+            cluster_policy_version: self.cluster_policy_version,
+            ..self.assembly.finish(self.findings)
+        }
     }
 
     /// Adds the objects of the current document to the others.
@@ -187,6 +219,10 @@ impl ManifestReader {
             return;
         }
         self.add_ignores(file, tree, list);
+        if kind == Some("ClusterNetworkPolicy") && self.cluster_policy_version.is_none() {
+            let version = tree.get("apiVersion").and_then(Tree::text);
+            self.cluster_policy_version = version.map(Name::from);
+        }
         let mut ctx = LowerContext::new(file, &mut self.names, &mut self.findings, None);
         if let Some(namespace) = &self.default_namespace {
             ctx.default_namespace.clone_from(namespace);

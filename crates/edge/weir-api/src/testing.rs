@@ -17,17 +17,14 @@ pub(crate) fn read(text: &str) -> Manifests {
 /// The policies of a file and all findings.
 pub(crate) fn policies(text: &str) -> String {
     let manifests = read(text);
-    let policies = manifests.objects.iter().filter_map(|object| match object {
-        Object::Policy(policy) => Some(show(policy)),
-        _ => None,
-    });
+    let policies = manifests.objects.policies().map(show);
     policies.chain(manifests.findings.iter().map(finding)).collect()
 }
 
 /// All objects of a file and all findings.
 pub(crate) fn everything(text: &str) -> String {
     let manifests = read(text);
-    let objects = manifests.objects.iter().map(object);
+    let objects = manifests.objects.into_iter().map(|one| object(&one));
     objects.chain(manifests.findings.iter().map(finding)).collect()
 }
 

@@ -1,7 +1,7 @@
 use weir_kube::Access;
 
 use crate::{
-    ControllerContext, clusterset, hpp,
+    ControllerContext, clusterset, conditions, hpp,
     workload::{self, Workload},
 };
 
@@ -14,6 +14,8 @@ pub enum Controller {
     Hpp(hpp::HppSettings),
     /// ClusterSetNetworkPolicies, through a broker.
     ClusterSet(Box<clusterset::ClusterSetSettings>),
+    /// Conditions of admin policies: where they are in force.
+    Conditions(conditions::ConditionsSettings),
 }
 
 impl Controller {
@@ -23,6 +25,7 @@ impl Controller {
             Controller::Workload(workload) => workload.name,
             Controller::Hpp(_) => hpp::NAME,
             Controller::ClusterSet(_) => clusterset::NAME,
+            Controller::Conditions(_) => conditions::NAME,
         }
     }
 
@@ -30,7 +33,7 @@ impl Controller {
     pub(crate) fn broker(&self) -> Option<&Access> {
         match self {
             Controller::ClusterSet(settings) => Some(&settings.broker),
-            Controller::Workload(_) | Controller::Hpp(_) => None,
+            Controller::Workload(_) | Controller::Hpp(_) | Controller::Conditions(_) => None,
         }
     }
 
@@ -40,6 +43,7 @@ impl Controller {
             Controller::Workload(workload) => workload::run(&context, &workload).await,
             Controller::Hpp(settings) => hpp::run(&context, &settings).await,
             Controller::ClusterSet(settings) => clusterset::run(&context, &settings).await,
+            Controller::Conditions(settings) => conditions::run(&context, &settings).await,
         }
     }
 }

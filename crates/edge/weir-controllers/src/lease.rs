@@ -98,8 +98,14 @@ enum LeaseError {
          another with --namespace"
     )]
     NoNamespace(String),
+    #[error(
+        "not allowed to {verb} it; grant that with a Role in namespace {namespace}: apiGroups \
+         [\"coordination.k8s.io\"], resources [\"leases\"], verbs [\"get\", \"create\", \"update\"]; or \
+         name another namespace with --namespace"
+    )]
+    Forbidden { verb: &'static str, namespace: String },
     #[error("{}; {}", .0.text(), .0.hint())]
-    Read(#[from] ApiError),
+    Read(ApiError),
 }
 
 impl Candidate {
@@ -140,7 +146,7 @@ impl Candidate {
                     self.report.set_role(self.beside.clone());
                 }
                 Err(error) => {
-                    let why = format!("cannot acquire the lease: {error}");
+                    let why = format!("cannot acquire the lease {}: {error}", self.path());
                     self.log(why.clone());
                     self.report.set_role(Role::Unknown(why));
                 }
@@ -162,7 +168,7 @@ impl Candidate {
                     return self.beside.clone();
                 }
                 Ok(Err(error)) => {
-                    self.log(format!("cannot renew the lease: {error}"));
+                    self.log(format!("cannot renew the lease {}: {error}", self.path()));
                 }
                 Err(_) => (),
             }
@@ -188,7 +194,7 @@ impl Candidate {
     /// Tries once to acquire or renew the lease.
     async fn attempt(&mut self) -> Result<bool, LeaseError> {
         let start = Instant::now();
-        let lease = self.get().await?;
+        let lease = self.get().await.map_err(|error| self.explain(error))?;
         self.beside = role_beside(lease.as_ref(), &self.controllers);
         let action = decide(lease, &self.identity, &mut self.observed, Instant::now());
         let is_held = action != LeaseAction::Wait && self.put(&action).await?;
@@ -227,7 +233,22 @@ impl Candidate {
             Err(ApiError::Missing { .. }) if verb == "create" => {
                 Err(LeaseError::NoNamespace(self.namespace.clone()))
             }
-            sent => Ok(sent?),
+            sent => sent.map_err(|error| self.explain(error)),
+        }
+    }
+
+    /// The lease, as messages name it.
+    fn path(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The error with a hint about this lease.
+    fn explain(&self, error: ApiError) -> LeaseError {
+        match error {
+            ApiError::Forbidden { verb, .. } => {
+                LeaseError::Forbidden { verb, namespace: self.namespace.clone() }
+            }
+            error => LeaseError::Read(error),
         }
     }
 

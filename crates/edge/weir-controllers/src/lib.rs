@@ -21,6 +21,7 @@
 mod cleanup;
 pub mod clusterset;
 mod condition;
+pub mod conditions;
 mod controller;
 pub mod crds;
 mod event_loop;

@@ -9,7 +9,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::sleep,
 };
-use weir_model::{Change, Finding, Key, Severity};
+use weir_model::{Change, Finding, Key, PolicyKind, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::{ClusterKinds, kind::ModelKind};
@@ -30,6 +30,8 @@ pub(crate) enum FollowerMessage {
     Emptied(ModelKind),
     /// The versions of a kind went back. Its next list counts.
     Reverted(ModelKind),
+    /// The resourceVersion of the newest policy of a kind, whose change was sent before.
+    Newest(PolicyKind, u64),
     /// All findings about the objects of a kind.
     Findings(ModelKind, Vec<Finding>),
     /// A list is complete. It began after so many requests to list everything.
@@ -64,6 +66,7 @@ pub(crate) struct Batch {
     kinds: ClusterKinds,
     changes: Vec<Change>,
     written: Vec<SystemTime>,
+    policy_versions: BTreeMap<PolicyKind, u64>,
     listed: BTreeSet<ModelKind>,
     findings: BTreeMap<ModelKind, Vec<Finding>>,
     problems: BTreeMap<ModelKind, Finding>,
@@ -91,6 +94,7 @@ impl Batch {
             kinds,
             changes: Vec::new(),
             written: Vec::new(),
+            policy_versions: BTreeMap::new(),
             listed: BTreeSet::new(),
             findings: BTreeMap::new(),
             problems: BTreeMap::new(),
@@ -137,6 +141,10 @@ impl Batch {
             FollowerMessage::Reverted(kind) => {
                 let name = kind.resource().name();
                 self.begin_doubt(format!("the resource versions of {name} went back"));
+            }
+            FollowerMessage::Newest(kind, version) => {
+                let before = self.policy_versions.insert(kind, version);
+                self.is_changed |= before != Some(version);
             }
             FollowerMessage::Findings(kind, findings) => {
                 self.is_changed = true;
@@ -211,6 +219,7 @@ impl Batch {
         Some(SourceEvent {
             changes: std::mem::take(&mut self.changes),
             written: std::mem::take(&mut self.written),
+            policy_versions: self.policy_versions.clone(),
             findings,
             in_sync,
             // The first lists are under way. A problem can delay them for any time.

@@ -1,4 +1,4 @@
-use weir_api::Tree;
+use weir_api::{DeclaredPorts, Tree};
 use weir_model::{Key, Name, PodId, PolicyId, PolicyKind, ServiceId};
 
 use crate::{NETWORK_POLICIES, OnMissing, Resource, WatchSpec};
@@ -27,6 +27,8 @@ pub enum ClusterKinds {
     PoliciesAndServices,
     /// Also Services and their backends, if the user may list them: the names of destinations.
     Destinations,
+    /// Also Ingresses and the routes of the Gateway API, if the user may list them.
+    DestinationsAndRoutes,
     /// Also ClusterSetNetworkPolicies, for a reader that knows all clusters of the set, and
     /// destinations.
     PoliciesOfClusterSet,
@@ -60,8 +62,18 @@ impl ClusterKinds {
         ];
         match self {
             ClusterKinds::Policies => &ALL[..7],
-            ClusterKinds::PoliciesAndServices | ClusterKinds::Destinations => &ALL,
+            ClusterKinds::PoliciesAndServices
+            | ClusterKinds::Destinations
+            | ClusterKinds::DestinationsAndRoutes => &ALL,
             ClusterKinds::PoliciesOfClusterSet => &OF_CLUSTER_SET,
+        }
+    }
+
+    /// Whether the reader needs the ports that pods declare.
+    pub fn declared_ports(self) -> DeclaredPorts {
+        match self {
+            ClusterKinds::Policies => DeclaredPorts::Skip,
+            _ => DeclaredPorts::Keep,
         }
     }
 
@@ -93,7 +105,7 @@ const ADMIN_NETWORK_POLICIES: Resource =
 const BASELINE_ADMIN_NETWORK_POLICIES: Resource =
     policy(&["v1alpha1"], "BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies");
 const CLUSTER_NETWORK_POLICIES: Resource =
-    policy(&["v1alpha2"], "ClusterNetworkPolicy", "clusternetworkpolicies");
+    policy(&["v1beta1", "v1alpha2"], "ClusterNetworkPolicy", "clusternetworkpolicies");
 const CLUSTER_SET_NETWORK_POLICIES: Resource = Resource {
     group: "submariner.io",
     versions: &["v1alpha1"],
@@ -113,7 +125,34 @@ const fn policy(
     Resource { group: "policy.networking.k8s.io", versions, kind, plural }
 }
 
+/// All kinds of policies of a cluster, those with a status first.
+pub fn policy_kinds() -> [WatchSpec; 4] {
+    [
+        ModelKind::AdminNetworkPolicy,
+        ModelKind::BaselineAdminNetworkPolicy,
+        ModelKind::ClusterNetworkPolicy,
+        ModelKind::NetworkPolicy,
+    ]
+    .map(ModelKind::spec)
+}
+
 impl ModelKind {
+    /// The kind of policies, if it is one.
+    pub(crate) fn policy_kind(self) -> Option<PolicyKind> {
+        match self {
+            ModelKind::NetworkPolicy => Some(PolicyKind::NetworkPolicy),
+            ModelKind::AdminNetworkPolicy => Some(PolicyKind::AdminNetworkPolicy),
+            ModelKind::BaselineAdminNetworkPolicy => Some(PolicyKind::BaselineAdminNetworkPolicy),
+            ModelKind::ClusterNetworkPolicy => Some(PolicyKind::ClusterNetworkPolicy),
+            ModelKind::ClusterSetNetworkPolicy => Some(PolicyKind::ClusterSetNetworkPolicy),
+            ModelKind::Namespace
+            | ModelKind::Node
+            | ModelKind::Pod
+            | ModelKind::Service
+            | ModelKind::EndpointSlice => None,
+        }
+    }
+
     pub(crate) fn resource(self) -> &'static Resource {
         match self {
             ModelKind::Namespace => &NAMESPACES,

@@ -6,7 +6,8 @@
 //!                       ├─► pages of lists ─► ManifestReader ─► Manifests                  read_cluster
 //!                       ├─► one pod                                                        PodClient
 //!                       ├─► single objects, programs in pods                               AdminClient
-//!                       └─◄ Events, counted and limited                                    Recorder
+//!                       ├─◄ Events, counted and limited                                    Recorder
+//!                       └─◄ a Lease for each node, rarely                                  NodeReporter
 //! ```
 //!
 //! *Invariants*
@@ -26,13 +27,14 @@
 //!   three: without it, the agent waits a minute before it treats a missing kind as not installed.
 //! * [`PodClient`]: `get` on pods.
 //! * [`Recorder`]: `create` and `patch` on events of the core group.
+//! * [`NodeReporter`]: `create` and `patch` on leases.coordination.k8s.io of one namespace.
 //! * [`read_cluster`]: `list` on the kinds of `ClusterWatch`. Nodes are needed only if a policy selects
 //!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
 //! * [`AdminClient`]: the rights of the user who installs weir.
 //! * [`PodRunner`], for `weir test --live`: `get` on pods and `patch` on pods/ephemeralcontainers.
 //!
-//! The agent uses the first three, and nothing else.
+//! The agent uses the first three, [`NodeReporter`] if it reports, and nothing else.
 
 mod access;
 mod admin;
@@ -42,6 +44,7 @@ mod error;
 mod follow;
 mod item;
 mod kind;
+mod node_report;
 mod pod_runner;
 mod pods;
 mod recorder;
@@ -59,12 +62,13 @@ pub use client::ApiClient;
 pub use error::ApiError;
 pub use follow::{ObjectEvent, OnMissing, RetryPolicy, WatchSpec, follow};
 pub use item::{Item, Revision, WireObject};
-pub use kind::{ClusterKinds, NAMESPACES, PODS};
+pub use kind::{ClusterKinds, NAMESPACES, PODS, policy_kinds};
+pub use node_report::{LEASES, NodeReport, NodeReporter, REPORTS};
 pub use pod_runner::{PodRun, PodRunError, PodRunner};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
-pub use snapshot::{Progress, SERVICES_UNREAD, read_cluster};
+pub use snapshot::{Progress, ROUTES_UNREAD, SERVICES_UNREAD, read_cluster};
 pub use store::Store;
 pub use watch::{ClusterWatch, UNREACHABLE};

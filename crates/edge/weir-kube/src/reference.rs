@@ -28,9 +28,10 @@ pub fn pod_reference(id: &PodId) -> ObjectReference {
     ObjectReference { namespace, ..named(types(ModelKind::Pod), &id.name) }
 }
 
+/// The oldest version of a kind: readers find Events by kind, name and uid.
 fn types(kind: ModelKind) -> TypeMeta {
     let resource = kind.resource();
-    resource.type_meta(resource.versions.first().copied().unwrap_or_default())
+    resource.type_meta(resource.versions.last().copied().unwrap_or_default())
 }
 
 fn named(types: TypeMeta, name: &str) -> ObjectReference {

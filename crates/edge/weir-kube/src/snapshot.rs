@@ -3,7 +3,7 @@ use std::time::Duration;
 use kube::Client;
 use tokio::time::sleep;
 use weir_api::{ManifestReader, Manifests};
-use weir_model::{Finding, Object, Policy, Severity, Who};
+use weir_model::{Finding, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
 use crate::{
@@ -25,6 +25,29 @@ const MEMCACHEDS: Resource = Resource {
     kind: "Memcached",
     plural: "memcacheds",
 };
+
+/// Ingresses and the routes of the Gateway API, which name Services.
+const ROUTES: [Resource; 6] = [
+    Resource {
+        group: "networking.k8s.io",
+        versions: &["v1"],
+        kind: "Ingress",
+        plural: "ingresses",
+    },
+    gateway_route(&["v1", "v1beta1"], "HTTPRoute", "httproutes"),
+    gateway_route(&["v1", "v1alpha2"], "GRPCRoute", "grpcroutes"),
+    gateway_route(&["v1", "v1alpha3", "v1alpha2"], "TLSRoute", "tlsroutes"),
+    gateway_route(&["v1alpha2"], "TCPRoute", "tcproutes"),
+    gateway_route(&["v1alpha2"], "UDPRoute", "udproutes"),
+];
+
+const fn gateway_route(
+    versions: &'static [&'static str],
+    kind: &'static str,
+    plural: &'static str,
+) -> Resource {
+    Resource { group: "gateway.networking.k8s.io", versions, kind, plural }
+}
 
 /// The progress of reading a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +88,7 @@ async fn read_all(
     kinds: ClusterKinds,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
-    let mut reader = ManifestReader::new();
+    let mut reader = ManifestReader::new().with_declared_ports(kinds.declared_ports());
     let (mut nodes_error, mut services_error) = (None, None);
     let all = kinds.kinds();
     for (done, kind) in all.iter().enumerate() {
@@ -86,16 +109,17 @@ async fn read_all(
         }
     }
     let memcacheds_error = read_memcacheds(client, &mut reader).await?;
+    let mut routes_error = None;
+    if kinds == ClusterKinds::DestinationsAndRoutes {
+        routes_error = read_routes(client, &mut reader).await?;
+    }
     let mut manifests = reader.finish().of_cluster();
     manifests.findings.extend(memcacheds_error.as_ref().map(memcacheds_unread));
     manifests.findings.extend(services_error.as_ref().map(services_unread));
+    manifests.findings.extend(routes_error.as_ref().map(routes_unread));
     if let Some(error) = nodes_error {
-        let mut policies = manifests.objects.iter().filter_map(|object| match object {
-            Object::Policy(policy) => Some(policy),
-            _ => None,
-        });
         // Without the nodes, the meaning of such a policy is unknown.
-        if policies.any(selects_nodes) {
+        if manifests.objects.policies().any(selects_nodes) {
             return Err(error);
         }
         manifests.findings.push(nodes_unread(&error));
@@ -164,6 +188,24 @@ async fn read_memcacheds(
     }
 }
 
+/// Reads the routes of all kinds that are installed. If the user may not list one of them, the
+/// error is returned for a finding.
+async fn read_routes(
+    client: &Client,
+    reader: &mut ManifestReader,
+) -> Result<Option<ApiError>, ApiError> {
+    let mut forbidden = None;
+    for resource in ROUTES {
+        let spec = WatchSpec { on_missing: OnMissing::TreatAsEmpty, ..WatchSpec::all(resource) };
+        match read_kind(client, &spec, reader, || ()).await {
+            Ok(_) => (),
+            Err(error @ ApiError::Forbidden { .. }) => _ = forbidden.get_or_insert(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(forbidden)
+}
+
 fn memcacheds_unread(error: &ApiError) -> Finding {
     Finding {
         location: None,
@@ -187,6 +229,21 @@ fn services_unread(error: &ApiError) -> Finding {
         object: None,
         field: String::new(),
         message: format!("{}: Services and their addresses are unknown", error.text()),
+        hint: error.hint(),
+    }
+}
+
+/// The code of the finding about routes that the user may not list.
+pub const ROUTES_UNREAD: &str = "routes-unread";
+
+fn routes_unread(error: &ApiError) -> Finding {
+    Finding {
+        location: None,
+        code: ROUTES_UNREAD,
+        severity: Severity::Info,
+        object: None,
+        field: String::new(),
+        message: format!("{}: some Ingresses or routes are unknown", error.text()),
         hint: error.hint(),
     }
 }

@@ -84,6 +84,12 @@ impl<T> Store<T> {
         self.items.values()
     }
 
+    /// The objects of a namespace, ordered by name.
+    pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Item<T>> {
+        let later = self.items.range(ObjectId::new(namespace, "")..).map(|(_, item)| item);
+        later.take_while(move |item| item.id().namespace == namespace)
+    }
+
     /// The served API version; `None` before the first complete list.
     pub fn version(&self) -> Option<&'static str> {
         self.version
@@ -155,6 +161,18 @@ mod tests {
             ["shop/a"]
         );
         assert!(store.iter().next().is_none());
+    }
+
+    #[test]
+    fn a_namespace_has_its_own_objects() {
+        let mut store = Store::default();
+        for (namespace, name) in [("a", "x"), ("shop", "b"), ("shop", "a"), ("shops", "a")] {
+            let revision = Revision { id: ObjectId::new(namespace, name), ..Revision::default() };
+            store.put(Item { revision, value: () });
+        }
+        let ids = |namespace| store.in_namespace(namespace).map(|item| item.id().to_string());
+        assert_eq!(ids("shop").collect::<Vec<_>>(), ["shop/a", "shop/b"]);
+        assert_eq!(ids("sho").count(), 0);
     }
 
     #[test]

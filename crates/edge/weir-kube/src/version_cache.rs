@@ -7,7 +7,7 @@ use std::{
 use weir_api::{Lowering, Tree, document::TreeValue};
 use weir_model::{Change, Finding, Key, Object, ObjectRef, Severity};
 
-use crate::{kind::ModelKind, wire};
+use crate::{WireObject as _, kind::ModelKind, wire};
 
 /// Which objects of a kind exist, and a digest of the content of each. The objects themselves are
 /// lowered to changes of the model and dropped.
@@ -40,6 +40,8 @@ pub(crate) struct ReadObject {
     lowered: Option<(Option<Object>, Vec<Finding>)>,
     /// When the object was last written, if it states so.
     pub(crate) written: Option<SystemTime>,
+    /// Its resourceVersion, or 0 if that is not a number.
+    pub(crate) version: u64,
 }
 
 impl VersionCache {
@@ -60,11 +62,13 @@ impl VersionCache {
     pub(crate) fn lower(&mut self, mut object: Tree) -> Option<ReadObject> {
         let key = self.kind.key(&object)?;
         let written = wire::written(&object);
+        let version = object.resource_version().and_then(|version| version.parse().ok());
+        let version = version.unwrap_or_default();
         remove_managed_fields(&mut object);
         let digest = self.hasher.hash_one(&object);
         let known = self.versions.get(&key).and_then(|version| version.digest);
         let lowered = (known != Some(digest)).then(|| self.lowering.object(&object));
-        Some(ReadObject { key, digest, lowered, written })
+        Some(ReadObject { key, digest, lowered, written, version })
     }
 
     /// Starts a list. Until it is complete, no object is gone.

@@ -69,6 +69,7 @@ async fn follow_all(
         let sink = ModelSink {
             kind,
             cache: VersionCache::new(kind),
+            newest: 0,
             unknown_version: None,
             relist: relist.clone(),
             relists_seen: 0,
@@ -93,6 +94,8 @@ async fn follow_all(
 struct ModelSink {
     kind: ModelKind,
     cache: VersionCache,
+    /// The highest resourceVersion of an object.
+    newest: u64,
     /// The finding that no known version of the kind is served.
     unknown_version: Option<Finding>,
     /// Counts the requests to list everything again.
@@ -121,6 +124,14 @@ impl ModelSink {
         Ok(())
     }
 
+    /// Sends the resourceVersion up to which all changes were sent.
+    async fn send_newest(&mut self) -> Result<(), Closed> {
+        match self.kind.policy_kind() {
+            Some(kind) => self.send(FollowerMessage::Newest(kind, self.newest)).await,
+            None => Ok(()),
+        }
+    }
+
     async fn send_findings(&mut self) -> Result<(), Closed> {
         let mut findings = self.cache.findings();
         findings.extend(self.unknown_version.clone());
@@ -141,8 +152,11 @@ impl ObjectSink for ModelSink {
     }
 
     async fn page(&mut self, items: Vec<Option<ReadObject>>) -> Result<(), Closed> {
-        let readings = items.into_iter().flatten();
-        let changes = readings.filter_map(|reading| self.cache.put(reading)).collect();
+        let mut changes = Vec::new();
+        for reading in items.into_iter().flatten() {
+            self.newest = self.newest.max(reading.version);
+            changes.extend(self.cache.put(reading));
+        }
         self.send_changes(changes, None).await
     }
 
@@ -155,6 +169,7 @@ impl ObjectSink for ModelSink {
             }
             self.send(FollowerMessage::Gone(gone)).await?;
         }
+        self.send_newest().await?;
         self.send(FollowerMessage::Listed(self.kind, self.relists_seen)).await
     }
 
@@ -165,8 +180,10 @@ impl ObjectSink for ModelSink {
     async fn put(&mut self, item: Option<ReadObject>) -> Result<(), Closed> {
         let Some(reading) = item else { return Ok(()) };
         let written = reading.written;
+        self.newest = self.newest.max(reading.version);
         let change = self.cache.put(reading);
-        self.send_changes(change.into_iter().collect(), written).await
+        self.send_changes(change.into_iter().collect(), written).await?;
+        self.send_newest().await
     }
 
     async fn remove(&mut self, object: Tree) -> Result<(), Closed> {
@@ -181,6 +198,7 @@ impl ObjectSink for ModelSink {
 
     async fn reverted(&mut self) -> Result<(), Closed> {
         self.distrust();
+        self.newest = 0;
         self.send(FollowerMessage::Reverted(self.kind)).await
     }
 

@@ -1,6 +1,6 @@
-use std::time::SystemTime;
+use std::{collections::BTreeMap, time::SystemTime};
 
-use weir_model::{Change, Finding};
+use weir_model::{Change, Finding, PolicyKind};
 
 /// An event from a source of cluster state: a folder of manifests, or the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +9,9 @@ pub struct SourceEvent {
     pub changes: Vec<Change>,
     /// When the changed objects were written, for those that carry a time.
     pub written: Vec<SystemTime>,
+    /// The resourceVersion of the newest policy of each kind, among the changes so far. A folder has
+    /// none.
+    pub policy_versions: BTreeMap<PolicyKind, u64>,
     /// All findings about the current input.
     pub findings: Vec<Finding>,
     /// The findings that keep input out: it is missing, or its last valid version is still in

@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_api::document::MAX_BYTES;
+use weir_api::{
+    ManifestReader,
+    document::{MAX_BYTES, last_separator},
+};
+use weir_model::Name;
 
 /// Why input could not be loaded. The content of a file is never a reason.
 #[derive(Debug, thiserror::Error)]
@@ -114,23 +118,67 @@ pub fn case_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
 
 /// The bytes of a file within the size limit.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let (file, size) = open(path)?;
+    read_to_end(file, size, path).map_err(|source| unreadable(path, source))?
+}
+
+/// Reads manifests from a file, in parts, so that a large one is never completely in memory.
+pub(crate) fn read_manifests(path: &Path, reader: &mut ManifestReader) -> Result<(), LoadError> {
+    let name: Name = path.to_string_lossy().into();
+    let (mut file, size) = open(path)?;
+    if size <= PART_BYTES {
+        let bytes = read_to_end(file, size, path).map_err(|source| unreadable(path, source))?;
+        reader.read_file(name, &bytes?);
+        return Ok(());
+    }
+    let (mut bytes, mut line, mut read) = (Vec::new(), 1_u32, 0);
+    loop {
+        // The longer the current document is, the larger is the next step.
+        let more = PART_BYTES.max(bytes.len()) as u64;
+        let new = file.by_ref().take(more).read_to_end(&mut bytes);
+        let new = new.map_err(|source| unreadable(path, source))?;
+        read += new;
+        if read > MAX_BYTES {
+            return Err(LoadError::TooLarge { path: path.into() });
+        }
+        let end = if new == 0 { Some(bytes.len()) } else { last_separator(&bytes) };
+        if let Some(end) = end {
+            reader.read_part(name.clone(), &bytes[..end], line);
+            let breaks = bytes[..end].iter().filter(|byte| **byte == b'\n').count();
+            line = line.saturating_add(u32::try_from(breaks).unwrap_or(u32::MAX));
+            bytes.drain(..end);
+        }
+        if new == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// The amount of a file that is read in one step.
+const PART_BYTES: usize = 8 << 20;
+
+/// Opens a regular file within the size limit, and returns its size.
+fn open(path: &Path) -> Result<(fs::File, usize), LoadError> {
     let fail = |source: io::Error| unreadable(path, source);
     // Check before opening: opening a pipe blocks until a process writes into it.
     if is_special(path).map_err(fail)? {
         return Err(LoadError::Special { path: path.into() });
     }
     let file = fs::File::open(path).map_err(fail)?;
-    let size = file.metadata().map_err(fail)?.len();
-    if size > MAX_BYTES as u64 {
-        return Err(LoadError::TooLarge { path: path.into() });
+    match usize::try_from(file.metadata().map_err(fail)?.len()) {
+        Ok(size) if size <= MAX_BYTES => Ok((file, size)),
+        _ => Err(LoadError::TooLarge { path: path.into() }),
     }
-    read_bounded(file, path).map_err(fail)?
 }
 
 /// Reads to the end, or fails beyond the size limit: the size of a pipe is unknown, and a file can
-/// grow.
-pub(crate) fn read_bounded(from: impl Read, path: &Path) -> io::Result<Result<Vec<u8>, LoadError>> {
-    let mut bytes = Vec::new();
+/// grow. The expected size saves memory.
+pub(crate) fn read_to_end(
+    from: impl Read,
+    expected: usize,
+    path: &Path,
+) -> io::Result<Result<Vec<u8>, LoadError>> {
+    let mut bytes = Vec::with_capacity(expected);
     from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(if bytes.len() > MAX_BYTES {
         Err(LoadError::TooLarge { path: path.into() })

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_api::{Case, ManifestReader, Manifests};
+use weir_api::{Case, DeclaredPorts, ManifestReader, Manifests};
 
 use crate::{
-    files::{LoadError, collect, read_bounded, read_file},
+    files::{LoadError, collect, read_manifests, read_to_end},
     unrendered::UnrenderedTree,
 };
 
@@ -22,6 +22,8 @@ pub struct ManifestInput<'a> {
     pub rendered: &'a [(String, Vec<u8>)],
     /// The namespace of objects without one; `None` for `default`.
     pub namespace: Option<&'a str>,
+    /// Whether to keep the ports that pods declare.
+    pub declared_ports: DeclaredPorts,
 }
 
 impl ManifestInput<'_> {
@@ -30,7 +32,9 @@ impl ManifestInput<'_> {
     /// A path without any document, and input without any object, are errors: more often an
     /// accident than intended.
     pub fn load(&self, stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
-        let mut reader = ManifestReader::new().with_default_namespace(self.namespace);
+        let mut reader = ManifestReader::new()
+            .with_default_namespace(self.namespace)
+            .with_declared_ports(self.declared_ports);
         let mut seen = BTreeSet::new();
         let mut trees = Vec::new();
         for path in self.paths {
@@ -38,7 +42,7 @@ impl ManifestInput<'_> {
             let mut files = Vec::new();
             let mut is_unrendered = false;
             if path.as_os_str() == "-" {
-                let bytes = read_bounded(&mut *stdin, path).map_err(LoadError::Stdin)??;
+                let bytes = read_to_end(&mut *stdin, 0, path).map_err(LoadError::Stdin)??;
                 reader.read_file("-".into(), &bytes);
             } else {
                 collect(path, &mut seen, &mut files)?;
@@ -46,7 +50,7 @@ impl ManifestInput<'_> {
                 is_unrendered = !tree.is_empty();
                 trees.push(tree);
                 for file in &files {
-                    reader.read_file(file.to_string_lossy().into(), &read_file(file)?);
+                    read_manifests(file, &mut reader)?;
                 }
                 // The files of this path were read before.
                 if files.is_empty() {
@@ -94,9 +98,9 @@ mod tests {
     use std::fs;
 
     use tempfile::TempDir;
-    use weir_model::Object;
 
     use super::*;
+    use crate::files::read_file;
 
     fn pod(name: &str) -> String {
         format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}")
@@ -114,11 +118,24 @@ mod tests {
     }
 
     fn names(manifests: &Manifests) -> Vec<String> {
-        let pods = manifests.objects.iter().filter_map(|object| match object {
-            Object::Pod(pod) => Some(pod.id.name.to_string()),
-            _ => None,
-        });
-        pods.collect()
+        manifests.objects.pods().map(|pod| pod.id.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_large_file_is_read_in_parts_with_the_same_result() {
+        let pod = |number: usize| {
+            let text = pod(&format!("pod-{number}"));
+            format!("# {}\n{text}\n", "x".repeat(200_000))
+        };
+        let text = (0..100).map(pod).collect::<Vec<_>>().join("---\n") + "---\nkind: [\n";
+        let folder = folder(&[("a.yaml", &text)]);
+        let path = folder.path().join("a.yaml");
+        let in_parts = load(std::slice::from_ref(&path), &mut io::empty()).unwrap();
+        let mut whole = ManifestReader::new();
+        whole.read_file(path.to_string_lossy().into(), text.as_bytes());
+        assert_eq!(in_parts, whole.finish());
+        let line = in_parts.findings[0].location.as_ref().map(|location| location.line);
+        assert_eq!(line, Some(301), "{:?}", in_parts.findings);
     }
 
     #[test]

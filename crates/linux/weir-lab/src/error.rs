@@ -1,4 +1,7 @@
-use std::{io, net::IpAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use weir_model::{Flow, Name};
 
@@ -95,6 +98,14 @@ pub enum LabError {
         /// The destination address.
         to: IpAddr,
         /// The error of the request.
+        source: io::Error,
+    },
+    /// A DNS server could not be started.
+    #[error("cannot start a DNS server at {at}")]
+    Resolver {
+        /// The address.
+        at: SocketAddr,
+        /// The error of the socket.
         source: io::Error,
     },
     /// A conversation that got no first answer.

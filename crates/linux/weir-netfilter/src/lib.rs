@@ -3,11 +3,12 @@
 //! ```text
 //!            ┌ conntrack ── lists each connection ─────► Connection ──► Flow, as policies see it
 //!   kernel ──┤           ◄─ deletes exactly this one ───┘
-//!            └ nflog ────── packets that rules log ────► Logged
+//!            ├ nflog ────── packets that rules log ────► Logged
+//!            └ nfqueue ──── packets that wait ─────────► DnsWatch ──► HeldAnswer
 //! ```
 //!
 //! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on
-//! every platform. [`Conntrack`], [`PacketLog`] and [`LinkWatch`] exist on Linux only.
+//! every platform. [`Conntrack`], [`PacketLog`], [`LinkWatch`] and [`DnsWatch`] exist on Linux only.
 //!
 //! *Invariant*: decoding accepts any bytes. A truncated packet yields the fields that it contains.
 //!
@@ -21,6 +22,10 @@ mod connection;
 #[cfg(target_os = "linux")]
 mod conntrack;
 #[cfg(target_os = "linux")]
+mod dns_rules;
+#[cfg(target_os = "linux")]
+mod dns_watch;
+#[cfg(target_os = "linux")]
 mod ending;
 #[cfg(target_os = "linux")]
 mod links;
@@ -29,6 +34,8 @@ mod log;
 mod logged;
 mod nfnetlink;
 mod packet;
+#[cfg(target_os = "linux")]
+mod queue;
 pub mod report;
 #[cfg(target_os = "linux")]
 mod terminate;
@@ -40,6 +47,8 @@ pub use blocked_reply::BlockedReply;
 pub use connection::{Connection, Tuple};
 #[cfg(target_os = "linux")]
 pub use conntrack::{Conntrack, ConntrackError};
+#[cfg(target_os = "linux")]
+pub use dns_watch::{DnsWatch, DnsWatchError};
 #[cfg(target_os = "linux")]
 pub use links::LinkWatch;
 #[cfg(target_os = "linux")]

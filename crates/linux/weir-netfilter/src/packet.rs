@@ -16,6 +16,11 @@ pub(crate) struct Packet {
 
 /// Reads a packet, which may be truncated. `None` without both addresses.
 pub(crate) fn read(bytes: &[u8]) -> Option<Packet> {
+    split(bytes).map(|(packet, _)| packet)
+}
+
+/// Reads a packet, and returns what begins with its transport header.
+pub(crate) fn split(bytes: &[u8]) -> Option<(Packet, &[u8])> {
     match bytes.first()? >> 4 {
         4 => v4(bytes),
         6 => v6(bytes),
@@ -23,23 +28,24 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Packet> {
     }
 }
 
-fn v4(bytes: &[u8]) -> Option<Packet> {
+fn v4(bytes: &[u8]) -> Option<(Packet, &[u8])> {
     let header: &[u8; 20] = bytes.first_chunk()?;
     let words = usize::from(header[0] & 0xf);
     let [source, destination] = [12, 16].map(|at| [0, 1, 2, 3].map(|byte| header[at + byte]));
     let first = pair(header[6], header[7]) & FRAGMENT_OFFSET_V4 == 0;
     let transport = bytes.get(words * 4..).filter(|_| first && words >= 5).unwrap_or_default();
     let length = pair(header[2], header[3]).into();
-    Some(with_transport(source.into(), destination.into(), header[9], transport, length))
+    let packet = with_transport(source.into(), destination.into(), header[9], transport, length);
+    Some((packet, transport))
 }
 
-fn v6(bytes: &[u8]) -> Option<Packet> {
+fn v6(bytes: &[u8]) -> Option<(Packet, &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<40>()?;
     let address = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from);
     let (source, destination) = (address(&header[8..24])?, address(&header[24..40])?);
     let (protocol, transport) = behind_extensions(header[6], rest);
     let length = u32::from(pair(header[4], header[5])) + 40;
-    Some(with_transport(source, destination, protocol, transport, length))
+    Some((with_transport(source, destination, protocol, transport, length), transport))
 }
 
 /// Follows the extension headers to the transport header or to the end of a truncated packet. Only
@@ -90,8 +96,8 @@ const FRAGMENT_OFFSET_V6: u16 = 0xfff8;
 // Numbers of protocols, as IANA assigns them.
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 const DCCP: u8 = 33;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;

@@ -14,6 +14,7 @@ mod engine;
 mod hostile;
 mod hpp;
 mod measure;
+mod names;
 mod workload;
 
 use std::{
@@ -51,6 +52,8 @@ enum Bench {
     Hpp(hpp::HppBench),
     /// Policies that a tenant wrote to exhaust a node: memory and CPU time of each shape.
     Hostile(hostile::HostileBench),
+    /// A DNS answer that waits until its addresses are in force: time, CPU time and memory.
+    Names(names::NamesBench),
     /// Apply manifests of standard input. `hostile` runs this in a new process.
     #[command(hide = true)]
     HostileChild(hostile::HostileChild),
@@ -95,6 +98,7 @@ impl Bench {
             Bench::Clusterset(clusters) => clusters.run(out)?,
             Bench::Hpp(hpp) => hpp.run(out)?,
             Bench::Hostile(hostile) => hostile.run(out)?,
+            Bench::Names(names) => names.run(out)?,
             Bench::HostileChild(child) => child.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {

@@ -128,6 +128,12 @@ pub(crate) fn kubelet_flags(minor: u32, node: &str, address: Ipv4Addr) -> Vec<St
     flags
 }
 
+/// The mode of kube-proxy on a node. Where the version has the mode nftables, every second node uses it,
+/// so that tests meet both.
+pub(crate) fn proxy_mode(minor: u32, number: u8) -> &'static str {
+    if minor >= 31 && number.is_multiple_of(2) { "nftables" } else { "iptables" }
+}
+
 /// The configuration of kube-proxy. A network namespace cannot change the limits of connection tracking.
 pub(crate) fn kube_proxy(minor: u32, node: &str, mode: &str) -> String {
     let gates = feature_gates(minor).filter(|_| minor <= 20);
@@ -170,4 +176,34 @@ pub(crate) fn cni(number: u8) -> String {
 }}
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The versions in which an option came or went, and some that did not exist when this was written.
+    const MINORS: [u32; 9] = [20, 21, 23, 24, 27, 30, 31, 37, u32::MAX];
+
+    #[test]
+    fn later_versions_have_no_option_that_was_removed() {
+        for minor in MINORS {
+            let flags = kubelet_flags(minor, "n1", rack_v4(11)).join(" ");
+            assert_eq!(flags.contains("--container-runtime=remote"), minor < 24, "{minor}");
+            let endpoint = [flags.as_str(), &kubelet(minor)];
+            let named = endpoint.map(|text| text.contains("containerd.sock"));
+            assert_eq!(named, [minor < 27, minor >= 27], "exactly once, {minor}");
+            let proxy = kube_proxy(minor, "n1", "iptables");
+            let gates = [kubelet(minor), proxy].map(|text| text.contains("featureGates"));
+            assert_eq!(gates, [minor <= 22, minor <= 20], "{minor}");
+        }
+    }
+
+    #[test]
+    fn both_modes_of_kube_proxy_are_used_where_they_exist() {
+        for minor in MINORS {
+            let expected = if minor >= 31 { "nftables" } else { "iptables" };
+            assert_eq!([1, 2].map(|node| proxy_mode(minor, node)), ["iptables", expected]);
+        }
+    }
 }

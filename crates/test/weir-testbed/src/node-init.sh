@@ -30,6 +30,8 @@ mount -t tmpfs tmpfs tmp
 test -e var/run || ln -s /run var/run
 mount -t proc proc proc
 mount -t sysfs sysfs sys
+# For agents with eBPF programs. Each mount is a file system of its own.
+mount -t bpf bpf sys/fs/bpf || :
 for path in alternatives group ld.so.cache ld.so.conf ld.so.conf.d mime.types nsswitch.conf passwd \
     protocols services xtables; do
     if test -e "/etc/$path"; then cp -a "/etc/$path" etc/; fi

@@ -143,7 +143,11 @@ impl TestNode {
             ("etc/kubernetes/kubelet", config::kubelet(programs.minor)),
             (
                 "etc/kubernetes/kube-proxy",
-                config::kube_proxy(programs.minor, &self.name, "iptables"),
+                config::kube_proxy(
+                    programs.minor,
+                    &self.name,
+                    config::proxy_mode(programs.minor, self.number),
+                ),
             ),
         ];
         // Programs on the node change this file, and a restart must keep the change.

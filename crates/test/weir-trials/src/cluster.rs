@@ -118,6 +118,11 @@ impl<B: Backend> TrialCluster<B> {
         self.apply(vec![Change::Remove(Key::Policy(id))]);
     }
 
+    /// Removes all addresses of a domain name.
+    pub fn forget_name(&mut self, name: &str) {
+        self.apply(vec![Change::Remove(Key::Domain(name.into()))]);
+    }
+
     /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         self.apply(vec![Change::Remove(Key::Pod(PodId::new(namespace, name)))]);

@@ -288,4 +288,7 @@ pub(crate) fn an_expected_connection<B: Backend>(backend: B) {
     // The control connection becomes forbidden: both end.
     cluster.put(&policy("db", CLOSED));
     cluster.assert_cut([2, 0], "connections that are cut");
+    data.set_read_timeout(Some(DROP_TIMEOUT)).unwrap();
+    server_data.write_all(b"!").unwrap();
+    assert!(data.read(&mut [0; 8]).is_err(), "it ends with its master");
 }

@@ -10,7 +10,6 @@ use weir_datapath::{DropCause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{Conversation, LabError};
 use weir_model::{Flow, Protocol, Verdict};
-use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
@@ -137,20 +136,17 @@ pub(crate) fn stays_cut<B: Backend>(backend: B) {
 pub(crate) fn answers_are_reported<B: Backend>(backend: B) {
     let mut cluster = TrialCluster::with(backend, &[]);
     let mut forbidden = converse(&cluster, "2", "3");
-    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
-    let mut log = log.unwrap().unwrap();
+    let mut log = cluster.lab.on_node("n1", || backend.reports()).unwrap();
     cluster.put(&policy("tight", DB));
     cluster.assert_cut([forbidden.len(), 0], "connections that are cut");
     call_back(&mut forbidden, Verdict::Deny);
     let all: BTreeSet<Flow> = flows("2", "3").into_iter().collect();
     let (mut reported, end) = (BTreeSet::new(), Instant::now() + ARRIVAL_TIMEOUT);
     while reported != all && Instant::now() < end {
-        let received = log.receive(DROP_TIMEOUT, |packet| {
-            let dropped = report::dropped(&packet).unwrap();
+        log.receive(DROP_TIMEOUT, &mut |dropped| {
             assert_eq!(dropped.cause, DropCause::Answer);
             reported.extend(dropped.flow());
         });
-        received.unwrap();
     }
     assert_eq!(reported, all);
 }

@@ -10,7 +10,6 @@ use weir_datapath::{DropCause, Mode};
 use weir_engine::{Locality, compile};
 use weir_lab::{LabPod, Layout, Wiring};
 use weir_model::{Direction, PodId, Protocol, Verdict};
-use weir_netfilter::{PacketLog, report};
 
 use crate::{
     Backend,
@@ -222,18 +221,15 @@ fn policies() -> String {
 
 pub(crate) fn in_audit_mode<B: Backend>(backend: B) {
     let cluster = TrialCluster::new(backend, &world(&policies()), Wiring::Routed, Mode::Audit);
-    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP));
-    let mut log = log.unwrap().unwrap();
+    let mut log = cluster.lab.on_node("n1", || backend.reports()).unwrap();
     // The causes for which enforce mode would drop the first packet of a connection.
     let mut reported = |from: &str, to: &str, expected: &[DropCause]| {
         cluster.probe(&[(flow(from, to, Protocol::Tcp, 80), Allow)]);
         let (mut causes, end) = (Vec::new(), Instant::now() + ARRIVAL_TIMEOUT);
         while causes.len() < expected.len() && Instant::now() < end {
-            let note = |packet| causes.extend(report::dropped(&packet).map(|drop| drop.cause));
-            log.receive(Duration::from_millis(300), note).unwrap();
+            log.receive(Duration::from_millis(300), &mut |drop| causes.push(drop.cause));
         }
-        let note = |packet| causes.extend(report::dropped(&packet).map(|drop| drop.cause));
-        log.receive(Duration::from_millis(50), note).unwrap();
+        log.receive(Duration::from_millis(50), &mut |drop| causes.push(drop.cause));
         assert_eq!(causes, expected, "{from} -> {to}");
     };
     let [ingress, egress] = Direction::BOTH.map(DropCause::Rules);

@@ -23,17 +23,24 @@ mod icmp;
 mod judged;
 mod kube_proxy;
 mod moving;
+mod names;
 pub mod node;
 pub mod random;
+mod rejecting;
 mod reports;
 mod spoofing;
 pub mod traffic;
 
-use std::process::{Command, ExitCode};
+use std::{
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use libtest_mimic::{Arguments, Trial};
-use weir_datapath::{ApplyError, Datapath, Mode};
+pub use rejecting::{Rejects, reject_trials};
+use weir_datapath::{ApplyError, Datapath, Dropped, Mode};
 use weir_lab::LabError;
+use weir_netfilter::{PacketLog, report};
 
 /// A backend under test.
 pub trait Backend: Copy + Send + Sync + 'static {
@@ -55,9 +62,31 @@ pub trait Backend: Copy + Send + Sync + 'static {
         true
     }
 
+    /// Opens the reports about denied packets in the network namespace of this thread.
+    fn reports(self) -> Box<dyn ReportReader> {
+        Box::new(PacketLog::open(report::GROUP).unwrap())
+    }
+
     /// The programs that write the rules of kube-proxy, for both families.
     fn iptables(self) -> [&'static str; 2] {
         ["iptables", "ip6tables"]
+    }
+}
+
+/// The reports about denied packets.
+pub trait ReportReader: Send {
+    /// Visits the next reports. Returns without any after the timeout.
+    fn receive(&mut self, timeout: Duration, visit: &mut dyn FnMut(Dropped));
+}
+
+impl ReportReader for PacketLog {
+    fn receive(&mut self, timeout: Duration, visit: &mut dyn FnMut(Dropped)) {
+        let note = |packet| {
+            if let Some(dropped) = report::dropped(&packet) {
+                visit(dropped);
+            }
+        };
+        PacketLog::receive(self, timeout, note).unwrap();
     }
 }
 
@@ -67,6 +96,7 @@ pub type Named<T> = (&'static str, fn(T));
 /// All tests of a backend.
 pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
     let all: Vec<Named<B>> = vec![
+        ("a_connection_outlives_the_address_of_its_name", names::established),
         ("engine_oracle_and_kernel_agree_on_random_clusters", agreement::on_random_clusters),
         (
             "oracle_and_kernel_agree_on_bridges_in_random_clusters",

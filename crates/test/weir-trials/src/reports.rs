@@ -10,10 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_netfilter::{PacketLog, report};
+use weir_datapath::Dropped;
+use weir_netfilter::report;
 
 use crate::{
-    Backend,
+    Backend, ReportReader,
     cluster::{ARRIVAL_TIMEOUT, TrialCluster, address, policy},
     judged::{API, DB, LOCKED, WEB},
 };
@@ -22,10 +23,10 @@ use crate::{
 const QUIET: usize = 5;
 
 /// A cluster in which nothing reaches `db`, and the reports of its node.
-fn cluster<B: Backend>(backend: B) -> (TrialCluster<B>, PacketLog) {
+fn cluster<B: Backend>(backend: B) -> (TrialCluster<B>, Box<dyn ReportReader>) {
     let locked = LOCKED.replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
     let cluster = TrialCluster::with(backend, &[policy("locked", &locked)]);
-    let log = cluster.lab.on_node("n1", || PacketLog::open(report::GROUP)).unwrap().unwrap();
+    let log = cluster.lab.on_node("n1", || backend.reports()).unwrap();
     (cluster, log)
 }
 
@@ -41,7 +42,7 @@ fn send(socket: &UdpSocket) {
 /// Sends datagrams from `api` while `flood` runs, and counts the reports by source until all of
 /// these are reported.
 fn reports_during(
-    log: &mut PacketLog,
+    log: &mut dyn ReportReader,
     api: &UdpSocket,
     flood: impl Fn() + Sync,
 ) -> BTreeMap<IpAddr, usize> {
@@ -63,12 +64,8 @@ fn reports_during(
             if Instant::now() > end {
                 break;
             }
-            let note = |packet| {
-                if let Some(drop) = report::dropped(&packet) {
-                    *sources.entry(drop.from).or_default() += 1;
-                }
-            };
-            log.receive(Duration::from_millis(100), note).unwrap();
+            let mut note = |drop: Dropped| *sources.entry(drop.from).or_default() += 1;
+            log.receive(Duration::from_millis(100), &mut note);
         }
         is_done.store(true, Ordering::Relaxed);
     });
@@ -80,7 +77,7 @@ pub(crate) fn a_flood<B: Backend>(backend: B) {
     let (api, web) = (socket(&cluster, API[0]), socket(&cluster, WEB[0]));
     let before = cluster.denied();
     let begin = Instant::now();
-    let sources = reports_during(&mut log, &api, || (0..100).for_each(|_| send(&web)));
+    let sources = reports_during(&mut *log, &api, || (0..100).for_each(|_| send(&web)));
     let most = report::BURST + report::PER_SECOND * (1 + begin.elapsed().as_secs() as u32);
     assert_eq!(sources[&address(API[0])], QUIET, "{sources:?}");
     assert!((1..=most as usize).contains(&sources[&address(WEB[0])]), "{sources:?}");
@@ -112,7 +109,7 @@ pub(crate) fn false_addresses<B: Backend>(backend: B) {
     };
     let false_sockets = cluster.lab.at(address(WEB[0]), false_sockets).unwrap().unwrap();
     let begin = Instant::now();
-    let sources = reports_during(&mut log, &api, || false_sockets.iter().for_each(send));
+    let sources = reports_during(&mut *log, &api, || false_sockets.iter().for_each(send));
     let limit = report::NEW_SOURCES_PER_SECOND * (2 + begin.elapsed().as_secs() as u32);
     assert!(sources[&address(API[0])] >= QUIET, "{sources:?}");
     assert!((50..=limit as usize).contains(&sources.len()), "{} sources", sources.len());

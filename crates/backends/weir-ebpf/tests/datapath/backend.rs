@@ -1,59 +1,109 @@
-use std::process::ExitCode;
+use std::{
+    collections::BTreeSet, fs, os::unix::fs::MetadataExt, process::ExitCode, sync::Mutex, thread,
+    time::Duration,
+};
 
-use weir_datapath::{ApplyError, Mode};
-use weir_ebpf::Ebpf;
-use weir_trials::Backend;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
+use weir_datapath::{ApplyError, Dropped, Guarded, Mode, Rejection};
+use weir_ebpf::{Ebpf, EbpfReports};
+use weir_nft::Nft;
+use weir_trials::{Backend, Rejects, ReportReader};
+
+use crate::{disturb, own};
 
 /// The eBPF backend for the shared trials.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EbpfPrograms;
 
 impl Backend for EbpfPrograms {
-    type Datapath = Ebpf;
+    type Datapath = Guarded<Ebpf, Nft>;
 
-    fn open(self, mode: Mode) -> Result<Ebpf, ApplyError> {
-        Ebpf::open(mode)
+    fn open(self, mode: Mode) -> Result<Self::Datapath, ApplyError> {
+        Ok(Guarded { policies: Ebpf::open(mode)?, guard: Nft::open(mode)? })
     }
 
     fn disturbances(self) -> Vec<String> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datapath/disturb.sh");
-        let names = ["forward4", "config", "*"];
-        names.map(|name| format!("sh {script} {name}")).to_vec()
+        ["remove forward4", "remove config", "remove all"].map(disturb::command).to_vec()
     }
 
     fn guard_disturbances(self) -> Vec<String> {
-        Vec::new()
+        let all = ["nft flush map inet weir-guard links", "nft delete table bridge weir-guard"];
+        all.map(str::to_owned).to_vec()
     }
 
     fn counts_terminated(self) -> bool {
         false
     }
+
+    fn reports(self) -> Box<dyn ReportReader> {
+        Box::new(Reports(EbpfReports::open().unwrap()))
+    }
 }
 
-/// The trials that need a part of the datapath that does not exist: reports of dropped packets, the
-/// guard, and connections that a conntrack helper expects. docs/reference/ebpf.md lists them.
-const MISSING: [&str; 15] = [
-    "answers_on_cut_connections_are_reported",
-    "an_expected_connection_ends_with_its_master",
-    "in_audit_mode_denials_pass_and_are_reported",
-    "one_source_cannot_hide_the_drops_of_another",
-    "false_source_addresses_cannot_hide_drops",
-    "a_bound_pod_cannot_forge_its_source",
-    "a_bound_pod_on_a_bridge_cannot_forge_its_source",
-    "a_forged_packet_joins_no_established_flow",
-    "only_bound_links_are_checked_for_forged_sources",
-    "forged_sources_are_reported",
-    "forged_sources_are_counted",
-    "the_guard_survives_a_restart_and_is_repaired",
-    "a_pod_cannot_pose_as_another_through_a_tunnel",
-    "pods_cannot_send_to_tunnels_of_nodes",
-    "replies_to_the_port_of_a_tunnel_pass",
-];
+impl Rejects for EbpfPrograms {
+    fn open_rejecting(
+        self,
+        mode: Mode,
+        rejection: Rejection,
+    ) -> Result<Self::Datapath, ApplyError> {
+        answer_here(rejection);
+        self.open(mode)
+    }
+}
+
+/// Answers denied packets in the network namespace of this thread until the process ends, as an agent
+/// does that reads reports.
+fn answer_here(rejection: Rejection) {
+    static ANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    let namespace = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+    // A buffer has one reader. The reader keeps the namespace, so that no other one gets its number.
+    if !ANSWERED.lock().unwrap().insert(namespace) {
+        return;
+    }
+    thread::spawn(move || {
+        let reports = loop {
+            match EbpfReports::open() {
+                Ok(reports) => break reports,
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let mut reports = Reports(reports.with_answers(&rejection).unwrap());
+        loop {
+            reports.receive(Duration::from_secs(1), &mut |_| ());
+        }
+    });
+}
+
+struct Reports(EbpfReports);
+
+impl ReportReader for Reports {
+    fn receive(&mut self, timeout: Duration, visit: &mut dyn FnMut(Dropped)) {
+        let timeout = Timespec::try_from(timeout).unwrap();
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)).unwrap();
+        self.0.take().into_iter().for_each(visit);
+    }
+}
+
+/// The trial of a part of the datapath that does not exist: domain names.
+const MISSING: &str = "a_connection_outlives_the_address_of_its_name";
 
 pub(crate) fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [first, rest @ ..] if first == disturb::COMMAND => {
+            disturb::run(rest);
+            return ExitCode::SUCCESS;
+        }
+        [first] if first == own::REPLACE => own::replace_forever(),
+        _ => (),
+    }
     weir_trials::main_with_bpf(|| {
         let all = weir_trials::trials("ebpf", EbpfPrograms).into_iter();
-        let is_missing = |name: &str| MISSING.iter().any(|missing| name.ends_with(missing));
-        all.filter(|trial| !is_missing(trial.name())).collect()
+        let is_missing = |name: &str| name.ends_with(MISSING);
+        let all = all.filter(|trial| !is_missing(trial.name())).chain(own::trials());
+        all.chain(weir_trials::reject_trials("ebpf", EbpfPrograms)).collect()
     })
 }

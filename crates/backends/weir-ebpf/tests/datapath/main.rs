@@ -7,6 +7,10 @@ use std::process::ExitCode;
 
 #[cfg(target_os = "linux")]
 mod backend;
+#[cfg(target_os = "linux")]
+mod disturb;
+#[cfg(target_os = "linux")]
+mod own;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {

@@ -9,7 +9,7 @@ use weir_trials::cluster::{PODS, address, flow, policy};
 
 use crate::{
     machine::{Maps, Packet},
-    packets::{ACK, SYN, ip, opening, packet, reply, segment, transport},
+    packets::{ACK, RST, SYN, ip, opening, packet, reply, segment, transport},
     planner, programs, rules, run,
 };
 
@@ -111,6 +111,47 @@ fn a_connection_from_the_middle_passes_if_an_end_may_begin_it() {
     }
 }
 
+/// `db` accepts `api` only, and may connect to all.
+const DB_FROM_API: [(&str, &str); 1] = [(
+    "db",
+    "podSelector: {matchLabels: {app: db}},
+     ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",
+)];
+
+/// The end with a port of clients began a lost connection, so it does not turn around.
+#[test]
+fn a_forbidden_connection_from_the_middle_does_not_turn_around() {
+    for at in [0, 1] {
+        let to_db = flow(WEB[at], DB[at], Protocol::Tcp, 80);
+        let mut node = Node::new(&DB_FROM_API);
+        for _ in 0..2 {
+            assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Deny);
+            assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Deny);
+        }
+        let to_web = flow(DB[at], WEB[at], Protocol::Tcp, 80);
+        assert_eq!(node.meets(&reply(&to_web, 40_000, ACK, Forward)), Allow);
+        for [port, of_client] in [[80, 1_000], [50_000, 40_000]] {
+            let unclear = flow(WEB[at], DB[at], Protocol::Tcp, port);
+            assert_eq!(node.meets(&segment(&unclear, of_client, ACK, Forward)), Allow);
+        }
+    }
+}
+
+/// The node may send a reset in the name of a pod. Neither that nor another reset begins a connection.
+#[test]
+fn a_reset_begins_no_connection() {
+    for at in [0, 1] {
+        let to_db = flow(WEB[at], DB[at], Protocol::Tcp, 80);
+        let mut node = Node::new(&DB_FROM_API);
+        assert_eq!(node.meets(&reply(&to_db, 40_000, RST, Output)), Allow);
+        assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Deny);
+        let beside = flow(API[at], DB[at], Protocol::Tcp, 80);
+        assert_eq!(node.meets(&segment(&beside, 40_000, RST, Forward)), Allow);
+        node.change(&[("db", "podSelector: {matchLabels: {app: db}}")]);
+        assert_eq!(node.meets(&segment(&beside, 40_000, ACK, Forward)), Deny, "not remembered");
+    }
+}
+
 /// A connection that becomes forbidden ends in the next epoch, in both directions, although the
 /// server may connect to the client. It goes on if it is allowed again.
 #[test]
@@ -121,12 +162,7 @@ fn a_new_epoch_ends_forbidden_connections() {
         let beside = flow(API[at], DB[at], protocol, 80);
         assert_eq!(node.meets(&opening(&to_db, Forward)), Allow);
         assert_eq!(node.meets(&opening(&beside, Forward)), Allow);
-        let only_api = [(
-            "db",
-            "podSelector: {matchLabels: {app: db}},
-             ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",
-        )];
-        node.change(&only_api);
+        node.change(&DB_FROM_API);
         assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Allow, "before the cut");
         let epoch = node.planner.tables().config.epoch + 1;
         let config = weir_ebpf::layout::Config { epoch, ..node.planner.tables().config };
@@ -188,6 +224,28 @@ fn a_pod_reaches_itself_only_through_a_service() {
         for (status, expected) in [(None, Deny), (Some(0), Deny), (Some(1 << 5), Allow)] {
             let packet = Packet { status, ..opening(&to_web, Forward) };
             assert_eq!(Node::new(&WEB_TO_DB).meets(&packet), expected);
+        }
+    }
+}
+
+/// A connection that a helper expects passes while the rules allow the one that it belongs to.
+#[test]
+fn an_expected_connection_depends_on_its_master() {
+    for at in [0, 1] {
+        let data = flow(DB[at], WEB[at], Protocol::Udp, 5000);
+        let allowed = flow(WEB[at], DB[at], Protocol::Tcp, 80);
+        let denied = flow(WEB[at], API[at], Protocol::Tcp, 80);
+        for (status, master, expected) in [
+            (None, None, Deny),
+            (Some(1), Some(allowed), Allow),
+            (Some(1), Some(denied), Deny),
+            (Some(1), None, Deny),
+            (Some(0), Some(allowed), Deny),
+        ] {
+            let packet = Packet { status, master, ..opening(&data, Forward) };
+            let mut node = Node::new(&WEB_TO_DB);
+            assert_eq!(node.meets(&packet), expected, "{status:?} {master:?}");
+            assert_eq!(node.meets(&opening(&data, Forward)), Deny, "it is not remembered");
         }
     }
 }
@@ -254,15 +312,10 @@ fn isolated_pods_hear_no_group() {
 /// A connection that another datapath terminated does not turn around.
 #[test]
 fn an_inherited_connection_stays_cut() {
-    let only_api = [(
-        "db",
-        "podSelector: {matchLabels: {app: db}},
-         ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",
-    )];
     for (at, port) in [(0, 80), (1, 50_000)] {
         for (from, expected) in [(WEB, Deny), (API, Allow)] {
             let to_db = flow(from[at], DB[at], Protocol::Tcp, port);
-            let mut node = Node::new(&only_api);
+            let mut node = Node::new(&DB_FROM_API);
             let (client, server) = ((to_db.from, 40_000), (to_db.to, port));
             let (key, value) = weir_ebpf::layout::flow_element(client, server, 6, 0, u64::MAX >> 1);
             node.maps.add_flow(to_db.from.into(), key, value);

@@ -1,15 +1,15 @@
 //! A machine that runs the instructions of the programs, without a kernel.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use weir_ebpf::{
     Tables, Write,
     instruction::{
         Comparison, Field, Helper, Instruction, Kfunc, Operand, Operator, Register, Width,
     },
-    layout::{MapId, MapType},
+    layout::{MapId, MapType, Report},
 };
-use weir_model::IpFamily;
+use weir_model::{Flow, IpFamily};
 
 /// The maps: bytes of keys to bytes of values.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +55,7 @@ impl Maps {
                 (number < declaration.max_entries).then(|| (key.to_vec(), value))
             }
             MapType::Hash | MapType::LruHash => Some((key.to_vec(), map?.get(key)?.clone())),
+            MapType::RingBuffer => panic!("a ring buffer has no keys"),
         }
     }
 }
@@ -69,6 +70,11 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     /// The state of its connection, if conntrack has one.
     pub(crate) status: Option<u64>,
+    /// The client, the server, its port and the protocol of the connection because of which a helper
+    /// expected this one.
+    pub(crate) master: Option<Flow>,
+    /// The number of bytes at its end that are not in its linear part.
+    pub(crate) paged: u32,
 }
 
 /// One run of a program. Addresses are the number of a region and an offset.
@@ -84,6 +90,7 @@ pub(crate) struct Run<'a> {
     /// The writes that another program makes when the packet has made this many lookups.
     later: Option<(usize, &'a [Write])>,
     pub(crate) lookups: usize,
+    pub(crate) reports: Vec<Report>,
 }
 
 impl<'a> Run<'a> {
@@ -98,6 +105,7 @@ impl<'a> Run<'a> {
             time,
             later: None,
             lookups: 0,
+            reports: Vec::new(),
         }
     }
 
@@ -149,29 +157,52 @@ impl<'a> Run<'a> {
     pub(crate) fn verdict(&mut self, packet: &Packet) -> u64 {
         let connection = match packet.status {
             None => 0,
-            Some(status) => self.region(status.to_le_bytes().to_vec()),
+            Some(status) => {
+                let master = packet.master.map_or(0, |master| self.master(&master));
+                self.region([status.to_le_bytes(), master.to_le_bytes()].concat())
+            }
         };
         // An established connection: the lowest bits must not matter.
         let marked = if connection == 0 { 0 } else { connection | 2 };
-        // Then the kind of its frame: for this host.
-        let skb = self.region([&marked.to_le_bytes()[..], &[0]].concat());
+        let bytes = self.region(packet.bytes.clone());
+        self.packet = (bytes >> 32) as usize;
+        let length = packet.bytes.len() as u32;
+        // The state, the kind of its frame (for this host), the link that it arrived at, its address
+        // and its length.
+        let skb = [&marked.to_le_bytes()[..], &[0; 8], &7_u32.to_le_bytes(), &length.to_le_bytes()];
+        let paged = packet.paged.min(length);
+        let skb = [&skb.concat()[..], &bytes.to_le_bytes(), &paged.to_le_bytes()].concat();
+        let skb = self.region(skb);
         let state = self.region(vec![packet.hook]);
         let context = self.region([state.to_le_bytes(), skb.to_le_bytes()].concat());
-        self.packet = (self.region(packet.bytes.clone()) >> 32) as usize;
         self.registers[1] = context;
         self.run()
     }
 
+    /// A connection of conntrack with the fields that a master has.
+    fn master(&mut self, flow: &Flow) -> u64 {
+        let address = |address: IpAddr| match address {
+            IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let (client, server) = (address(flow.from), address(flow.to));
+        let port = flow.port.to_be_bytes();
+        let bytes = [&client[..], &server, &port, &[flow.protocol.number()]].concat();
+        self.region(bytes)
+    }
+
     fn run(&mut self) -> u64 {
         let program = self.program;
-        let mut slots = BTreeMap::new();
-        let mut slot = 0_i64;
+        // The instruction at each slot, and the slot of each instruction.
+        let (mut instructions, mut slots) = (Vec::new(), Vec::new());
         for (number, instruction) in program.iter().enumerate() {
-            slots.insert(slot, number);
-            slot += instruction.slots() as i64;
+            slots.push(instructions.len());
+            instructions.resize(instructions.len() + instruction.slots(), number);
         }
-        let slot_of: BTreeMap<usize, i64> = slots.iter().map(|(slot, at)| (*at, *slot)).collect();
-        let target = |at: usize, offset: i64| slots[&(slot_of[&at] + 1 + offset)];
+        let target = |at: usize, offset: i64| {
+            let slot = slots[at].checked_add_signed(offset as isize + 1);
+            instructions[slot.expect("a jump stays inside the program")]
+        };
         let mut frames: Vec<(usize, [u64; 5])> = Vec::new();
         self.registers[10] = self.region(vec![0xaa; FRAME]) + FRAME as u64;
         let mut at = 0;
@@ -200,7 +231,18 @@ impl<'a> Run<'a> {
                     self.registers[to as usize] = self.load(address, width);
                 }
                 Instruction::LoadField(width, to, base, field) => {
-                    let offset = if field == Field::PacketType { 8 } else { 0 };
+                    let offset = match field {
+                        Field::Hook | Field::Conntrack | Field::ConntrackStatus => 0,
+                        Field::PacketType | Field::ConntrackMaster => 8,
+                        Field::Client => 0,
+                        Field::Server | Field::InputLink => 16,
+                        Field::ServerPort => 32,
+                        Field::TupleProtocol => 34,
+                        Field::Length => 20,
+                        Field::Data => 24,
+                        Field::PagedLength => 32,
+                        Field::Words => panic!("a structure that is only cast to"),
+                    };
                     let address = self.registers[base as usize] + offset;
                     self.registers[to as usize] = self.load(address, width);
                 }
@@ -297,6 +339,11 @@ impl<'a> Run<'a> {
                 let key = self.bytes(key, declaration.key_size as usize).to_vec();
                 let value = self.bytes(value, declaration.value_size as usize).to_vec();
                 self.maps.0.entry(map).or_default().insert(key, value);
+                0
+            }
+            Helper::RingBufferOutput => {
+                let report = Report::from_bytes(self.bytes(key, value as usize));
+                self.reports.push(report.expect("the report can be read"));
                 0
             }
         };

@@ -85,7 +85,10 @@ proptest! {
         let (programs, maps) = (programs(), maps(&rules));
         for flow in &flows {
             let Some(hook) = hook(&rules, flow) else { continue };
-            let met = run(&programs, &mut maps.clone(), &opening(flow, hook), 1 << 40);
+            let packet = opening(flow, hook);
+            let met = run(&programs, &mut maps.clone(), &packet, 1 << 40);
+            let paged = Packet { paged: u32::MAX, ..packet };
+            prop_assert_eq!(met, run(&programs, &mut maps.clone(), &paged, 1 << 40), "{}", flow);
             prop_assert_eq!(met, rules.verdict(flow), "{} and the compiled rules", flow);
             prop_assert_eq!(met, weir_oracle::verdict(&world, flow), "{} and the oracle", flow);
         }
@@ -123,14 +126,20 @@ proptest! {
                     maps.write(write);
                     for flow in flows.iter().filter(|flow| midway.is_forwarded(flow)) {
                         let Some(hook) = hook(&rules, flow) else { continue };
-                        let met = run(&programs, &mut maps.clone(), &opening(flow, hook), 1 << 40);
+                        let packet = opening(flow, hook);
+            let met = run(&programs, &mut maps.clone(), &packet, 1 << 40);
+            let paged = Packet { paged: u32::MAX, ..packet };
+            prop_assert_eq!(met, run(&programs, &mut maps.clone(), &paged, 1 << 40), "{}", flow);
                         prop_assert!(midway.may_be(flow, met), "{} {} after {}", flow, met, write);
                     }
                 }
             }
             for flow in &flows {
                 let Some(hook) = hook(&rules, flow) else { continue };
-                let met = run(&programs, &mut maps.clone(), &opening(flow, hook), 1 << 40);
+                let packet = opening(flow, hook);
+            let met = run(&programs, &mut maps.clone(), &packet, 1 << 40);
+            let paged = Packet { paged: u32::MAX, ..packet };
+            prop_assert_eq!(met, run(&programs, &mut maps.clone(), &paged, 1 << 40), "{}", flow);
                 prop_assert_eq!(met, rules.verdict(flow), "{} after {:?}", flow, change);
             }
         }

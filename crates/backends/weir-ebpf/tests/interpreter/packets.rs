@@ -9,6 +9,7 @@ use crate::machine::Packet;
 
 /// The flags of TCP segments.
 pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 
 /// The first packet of a connection.
@@ -47,7 +48,13 @@ pub(crate) fn packet(
     payload: &[u8],
     hook: HookPoint,
 ) -> Packet {
-    Packet { hook: hook as u8, bytes: ip(from, to, protocol, payload), status: None }
+    Packet {
+        hook: hook as u8,
+        bytes: ip(from, to, protocol, payload),
+        status: None,
+        master: None,
+        paged: 0,
+    }
 }
 
 /// The bytes of a packet.

@@ -1,6 +1,6 @@
-use weir_datapath::{ApplyError, Mode};
+use weir_datapath::{ApplyError, Mode, Rejection};
 use weir_iptables::{Iptables, Variant};
-use weir_trials::Backend;
+use weir_trials::{Backend, Rejects};
 
 use crate::node;
 
@@ -43,5 +43,11 @@ impl Backend for Tables {
             "ipset flush KUBE-DST-LOCAL".to_owned(),
             format!("{v6} -F KUBE-NWPLCY-COMMON"),
         ]
+    }
+}
+
+impl Rejects for Tables {
+    fn open_rejecting(self, mode: Mode, rejection: Rejection) -> Result<Iptables, ApplyError> {
+        self.open(mode).map(|tables| tables.with_rejection(rejection))
     }
 }

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         let mut trials = Vec::new();
         for (name, variant) in [("nft", Variant::Nft), ("legacy", Variant::Legacy)] {
             trials.extend(weir_trials::trials(name, backend::Tables(variant)));
+            trials.extend(weir_trials::reject_trials(name, backend::Tables(variant)));
             trials.extend(ours(name, variant));
         }
         trials

@@ -58,7 +58,9 @@ impl Packet<'_> {
             }
             match &rule.target {
                 IptablesTarget::Accept => return Some(Verdict::Allow),
-                IptablesTarget::Drop => return Some(Verdict::Deny),
+                IptablesTarget::Drop | IptablesTarget::Reset | IptablesTarget::Prohibited(_) => {
+                    return Some(Verdict::Deny);
+                }
                 IptablesTarget::Return => return None,
                 IptablesTarget::Goto(chain) => return self.chain(chain, flow),
                 IptablesTarget::Jump(chain) => match self.chain(chain, flow) {
@@ -93,7 +95,7 @@ impl Packet<'_> {
             | Match::Itself(_) => false,
             Match::In(set, sides) => self.is_in(set, sides, flow),
             Match::NotIn(set, sides) => !self.is_in(set, sides, flow),
-            Match::Forwarded => true,
+            Match::Forwarded | Match::WithinAnswers => true,
             // Only the guard has these.
             Match::Link(_) | Match::BridgePort(_) | Match::Protocol(_) | Match::Reply => false,
             Match::Unmarked(mask) => self.mark & mask == 0,

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use weir_datapath::ANSWERS_PER_SECOND;
 use weir_model::{IpFamily, PortRange, Protocol};
 use weir_netfilter::report::{BURST, GROUP, NEW_SOURCES_PER_SECOND, PER_SECOND, SNAPLEN, prefix};
 
 use super::{Expr, WireVerdict};
-use crate::{Field, Match, NftRule, Statement, names, uapi::*, wire};
+use crate::{Answer, Field, Match, NftRule, Statement, names, uapi::*, wire};
 
 /// The connection states that need no verdict.
 const ACCEPTED_STATES: u32 = CT_STATE_ESTABLISHED | CT_STATE_RELATED;
@@ -160,6 +161,9 @@ fn push_match(one: &Match, all: &mut Vec<Expr>) {
                 burst: BURST,
             },
         ]),
+        Match::ExcessAnswers => {
+            all.push(Expr::Over { rate: ANSWERS_PER_SECOND.into(), burst: ANSWERS_PER_SECOND })
+        }
         Match::ExcessSource(family) => {
             push_fields(&[Field::Source(*family)], all);
             all.extend([
@@ -188,6 +192,14 @@ fn push_statement(statement: &Statement, all: &mut Vec<Expr>) {
         Statement::CountDrop => {
             all.extend([Expr::Counter, Expr::Verdict(WireVerdict::plain(NF_DROP))])
         }
+        Statement::Drop => all.push(Expr::Verdict(WireVerdict::plain(NF_DROP))),
+        Statement::Reject(Answer::Reset) => {
+            all.push(Expr::Reject { kind: NFT_REJECT_TCP_RST, code: 0 })
+        }
+        Statement::Reject(Answer::Prohibited) => all.push(Expr::Reject {
+            kind: NFT_REJECT_ICMPX_UNREACH,
+            code: NFT_REJECT_ICMPX_ADMIN_PROHIBITED,
+        }),
         Statement::Goto(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_GOTO, chain))),
         Statement::Jump(chain) => all.push(Expr::Verdict(WireVerdict::to_chain(NFT_JUMP, chain))),
         Statement::Map(key, map) => {

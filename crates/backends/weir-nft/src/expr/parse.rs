@@ -160,10 +160,18 @@ impl<'a> ExprAttributes<'a> {
                 let register = self.register(NFTA_DYNSET_SREG_KEY)?;
                 let limit = self.get(NFTA_DYNSET_EXPR).map(|limit| parts(&limit)).transpose()?;
                 match (register, limit) {
-                    (Some(register), Some(("limit", limit))) => limit.exceeds(set, register)?,
+                    (Some(register), Some(("limit", limit))) => {
+                        let limit = limit.over()?;
+                        limit.map(|(rate, burst)| Expr::Exceeds { set, register, rate, burst })
+                    }
                     _ => None,
                 }
             }
+            "limit" => self.over()?.map(|(rate, burst)| Expr::Over { rate, burst }),
+            "reject" => Some(Expr::Reject {
+                kind: self.number(NFTA_REJECT_TYPE)?,
+                code: self.get(NFTA_REJECT_ICMP_CODE).map_or(Ok(0), |part| part.u8())?,
+            }),
             "log" => Some(Expr::Log {
                 group: self.get(NFTA_LOG_GROUP).map_or(Ok(0), |part| part.be_u16())?,
                 prefix: self.text(NFTA_LOG_PREFIX)?,
@@ -173,14 +181,15 @@ impl<'a> ExprAttributes<'a> {
         })
     }
 
-    /// Parses the limit of the keys of a set. `None` if weir never writes such a limit.
-    fn exceeds(&self, set: Name, register: u32) -> Result<Option<Expr>, Malformed> {
+    /// Parses the rate and the burst of a limit that packets must exceed. `None` if weir never
+    /// writes such a limit.
+    fn over(&self) -> Result<Option<(u64, u32)>, Malformed> {
         let wide = |kind| self.get(kind).map_or(Ok(0), |part| part.be_u64());
         let is_ours = self.number(NFTA_LIMIT_TYPE)? == NFT_LIMIT_PKTS
             && self.number(NFTA_LIMIT_FLAGS)? == NFT_LIMIT_F_INV
             && wide(NFTA_LIMIT_UNIT)? == SECOND;
         let (rate, burst) = (wide(NFTA_LIMIT_RATE)?, self.number(NFTA_LIMIT_BURST)?);
-        Ok(is_ours.then_some(Expr::Exceeds { set, register, rate, burst }))
+        Ok(is_ours.then_some((rate, burst)))
     }
 
     fn get(&self, kind: u16) -> Option<Attribute<'a>> {

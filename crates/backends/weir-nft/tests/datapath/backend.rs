@@ -1,7 +1,7 @@
-use weir_datapath::{ApplyError, Mode};
+use weir_datapath::{ApplyError, Mode, Rejection};
 use weir_nft::{MergeLimit, Nft};
-use weir_trials::Backend;
 pub(crate) use weir_trials::trial;
+use weir_trials::{Backend, Rejects};
 
 /// The nftables backend for the shared trials.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,5 +36,11 @@ impl Backend for Nftables {
             "nft insert rule bridge weir-guard prerouting accept",
         ];
         all.map(str::to_owned).to_vec()
+    }
+}
+
+impl Rejects for Nftables {
+    fn open_rejecting(self, mode: Mode, rejection: Rejection) -> Result<Nft, ApplyError> {
+        self.open(mode).map(|nft| nft.with_rejection(rejection))
     }
 }

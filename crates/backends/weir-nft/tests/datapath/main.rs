@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         let ours =
             [audit::trials(), big::trials(), bridge::trials(), cleanup::trials(), drift::trials()];
         let every = weir_trials::trials("nftables", backend::Nftables::default());
-        ours.into_iter().flatten().chain(every).chain(other_limits()).collect()
+        let reject = weir_trials::reject_trials("nftables", backend::Nftables::default());
+        ours.into_iter().flatten().chain(every).chain(reject).chain(other_limits()).collect()
     })
 }
 

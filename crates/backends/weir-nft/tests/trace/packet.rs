@@ -36,7 +36,9 @@ impl Way<'_> {
             }
             let verdict = match &rule.statement {
                 Statement::Accept => return Some(Verdict::Allow),
-                Statement::CountDrop => return Some(Verdict::Deny),
+                Statement::CountDrop | Statement::Drop | Statement::Reject(_) => {
+                    return Some(Verdict::Deny);
+                }
                 Statement::Return => return None,
                 Statement::AddSource(_) | Statement::Log(_) | Statement::Count => continue,
                 Statement::Goto(chain) => NftVerdict::Goto(chain.clone()),
@@ -66,6 +68,7 @@ impl Way<'_> {
             // It has one receiver, the node routes it, and its source is reported.
             Match::ExcessSource(_)
             | Match::ExcessLink
+            | Match::ExcessAnswers
             | Match::ToStations
             | Match::ToGroup(_)
             | Match::Protocol(_)

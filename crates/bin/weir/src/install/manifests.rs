@@ -37,7 +37,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let datapath = InstallDatapath::Nftables;
-        Settings { image: image_of(REPOSITORY, datapath), datapath, audit: false, cni: false }
+        // As in the chart.
+        Settings { image: image_of(REPOSITORY, datapath), datapath, audit: false, cni: true }
     }
 }
 
@@ -76,6 +77,21 @@ fn repository(image: &str) -> &str {
     }
 }
 
+/// The namespace of the agents.
+pub(crate) fn namespace(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "pod-security.kubernetes.io/enforce": "privileged",
+                (CREATED_BY.0): CREATED_BY.1,
+            },
+        },
+    })
+}
+
 /// The objects of the agents, in the order in which to apply them.
 pub(crate) fn agent(namespace: &str, settings: &Settings) -> anyhow::Result<Vec<Value>> {
     let text = match (settings.datapath, settings.cni) {
@@ -84,17 +100,7 @@ pub(crate) fn agent(namespace: &str, settings: &Settings) -> anyhow::Result<Vec<
         (InstallDatapath::Iptables, false) => IPTABLES,
         (InstallDatapath::Iptables, true) => IPTABLES_CNI,
     };
-    let mut objects = vec![json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": namespace,
-            "labels": {
-                "pod-security.kubernetes.io/enforce": "privileged",
-                (CREATED_BY.0): CREATED_BY.1,
-            },
-        },
-    })];
+    let mut objects = vec![self::namespace(namespace)];
     objects.extend(parse(text, namespace, &settings.image)?);
     for object in objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
         let containers = &mut object["spec"]["template"]["spec"]["containers"];

@@ -6,6 +6,7 @@
 
 mod breakage;
 mod manifests;
+mod node_check;
 pub(crate) mod nodes;
 mod preflight;
 mod rollout;
@@ -15,6 +16,7 @@ use std::{io::Write, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use manifests::{AGENT, Installed, Settings};
+use serde_json::Value;
 use weir_kube::{Access, AdminClient, ApiError};
 
 pub(crate) use self::uninstall::UninstallCommand;
@@ -73,6 +75,16 @@ pub(crate) enum InstallDatapath {
     Iptables,
 }
 
+impl InstallDatapath {
+    /// The value of `--datapath`.
+    fn name(self) -> &'static str {
+        match self {
+            InstallDatapath::Nftables => "nftables",
+            InstallDatapath::Iptables => "iptables",
+        }
+    }
+}
+
 /// Settings of the agents.
 #[derive(Args)]
 struct SettingsArgs {
@@ -85,7 +97,8 @@ struct SettingsArgs {
     /// Report packets that policies deny, but drop none
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     audit: Option<bool>,
-    /// Start pods only when their policies are in force, with the CNI plugin
+    /// Start pods only when their policies are in force, with the CNI plugin; on
+    /// unless it is turned off
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     cni: Option<bool>,
 }
@@ -93,10 +106,11 @@ struct SettingsArgs {
 /// Install the agents in a cluster
 ///
 /// Applies the manifests that the chart renders, without Helm, with the rights of the kubeconfig.
-/// First it checks the nodes: their kernels, and other programs that enforce policies. With --audit
-/// it also lists the connections that the policies of the cluster deny, and errors in policies. Then
-/// it waits for all nodes and shows them as `kubectl weir status` does. Exit status 1 if a node is
-/// not ready.
+/// First it runs `weir check` on every Linux node and prints missing features of the kernel, wrong
+/// settings of bridges, and rules of other policy engines that still filter packets. With --audit it
+/// also lists the connections that the policies of the cluster deny, and errors in policies. Then it
+/// waits for all nodes and shows them as `kubectl weir status` does. Exit status 1 if a node is not
+/// ready.
 ///
 /// Use the chart for other settings, controllers, Windows nodes and opflex.
 #[derive(Args)]
@@ -141,6 +155,9 @@ impl InstallCommand {
         if settings.audit {
             breakage::write(&self.target.access(), out)?;
         }
+        out.flush()?;
+        apply(&client, namespace, &manifests::namespace(namespace))?;
+        node_check::run(&client, namespace, &settings, self.wait.timeout(), out)?;
         roll_out(&client, namespace, &settings, &self.wait, out)
     }
 }
@@ -166,14 +183,7 @@ fn roll_out(
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
     for object in manifests::agent(namespace, settings)? {
-        // The namespace of other programs stays as it is, and `weir uninstall` keeps it.
-        let is_foreign = object["kind"] == "Namespace" && {
-            let found = client.get(&format!("/api/v1/namespaces/{namespace}")).map_err(explain)?;
-            found.is_some_and(|found| !manifests::is_ours(&found))
-        };
-        if !is_foreign {
-            client.apply(&object).map_err(explain)?;
-        }
+        apply(client, namespace, &object)?;
     }
     writeln!(out, "applied {AGENT} in namespace {namespace}, image {}", settings.image)?;
     out.flush()?;
@@ -181,6 +191,15 @@ fn roll_out(
     let nodes = nodes::read(client, namespace).map_err(explain)?;
     nodes::write(out, &nodes)?;
     Ok(Exit::when(is_complete && nodes.iter().all(nodes::NodeState::is_ready)))
+}
+
+/// Applies an object. The namespace of other programs stays as it is, and `weir uninstall` keeps it.
+fn apply(client: &AdminClient, namespace: &str, object: &Value) -> Result<(), Failure> {
+    let is_foreign = object["kind"] == "Namespace" && {
+        let found = client.get(&format!("/api/v1/namespaces/{namespace}")).map_err(explain)?;
+        found.is_some_and(|found| !manifests::is_ours(&found))
+    };
+    if is_foreign { Ok(()) } else { client.apply(object).map_err(explain) }
 }
 
 /// The error if weir is not in the namespace.

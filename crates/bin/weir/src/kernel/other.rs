@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, env};
 
-use weir_model::{Flow, Name, Program, Verdict, World};
+use weir_model::{Flow, Name, Verdict, World};
 
 use crate::{
     datapath::{LiveComparison, PacketFilter},
@@ -18,6 +18,7 @@ pub(crate) const UNAVAILABLE: PacketFilter = PacketFilter {
         reason: "does not run on this system",
         hint: "run it on the node; on a Windows node, leave out `--datapath`",
     },
+    check: |_| Err(Failure::new("this system has no packet filter", "run it on a Linux node")),
 };
 
 /// Fails.
@@ -44,7 +45,7 @@ impl KernelLab {
         match self.0 {}
     }
 
-    fn enforce_on(&self, _: &Name, _: &Program) -> Result<(), Failure> {
+    fn enforce_on(&self, _: &Name, _: &World) -> Result<(), Failure> {
         match self.0 {}
     }
 

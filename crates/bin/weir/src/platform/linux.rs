@@ -1,20 +1,23 @@
 //! The datapaths that run on Linux.
 
-mod guarded;
+mod dump;
+mod reports;
 mod surroundings;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
-use weir_agent::DropReports;
-use weir_datapath::{ApplyError, ApplyErrorKind, Datapath, Dropped, Drops, Mode, Plan, Planner};
+use weir_agent::{AgentOptions, DropReports};
+use weir_datapath::{ApplyError, Datapath, Guarded, Mode, Plan, Planner, Rejection};
+use weir_ebpf::Ebpf;
 use weir_inspect::Filter;
 use weir_iptables::Iptables;
 use weir_model::Program;
-use weir_netfilter::{BlockedReply, LogError, PacketLog, report};
+use weir_netfilter::BlockedReply;
 use weir_nft::Nft;
 
+pub(crate) use self::dump::dump;
 use self::{
-    guarded::GuardedEbpf,
+    reports::{GuardedReports, PacketReports},
     surroundings::{LinuxSurroundings, filter_of},
 };
 use crate::{
@@ -23,6 +26,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     kernel::{self, KernelLab},
+    status::RuleSettings,
 };
 
 /// The datapath of an agent that names none.
@@ -40,6 +44,10 @@ pub(crate) const HCN_LIVE: LiveComparison = LiveComparison::Unsupported {
     reason: "writes ACLs on Windows nodes",
     hint: "run it on the Windows node; without `--live`, `weir render` prints the ACLs that its endpoints should have",
 };
+
+/// eBPF programs evaluate the policies. The checks of source addresses and tunnels, and the records
+/// for the next agent, are in nftables.
+type GuardedEbpf = Guarded<Ebpf, Nft>;
 
 /// A datapath that can be opened in the current network namespace.
 pub(crate) trait Open: Datapath + Send + Sized {
@@ -60,8 +68,14 @@ pub(crate) trait Open: Datapath + Send + Sized {
     }
 
     /// The dropped packets that it reports.
-    fn reports() -> DropReports {
+    fn reports(_options: &AgentOptions) -> DropReports {
         DropReports::From(Box::<PacketReports>::default())
+    }
+
+    /// Sets which senders of denied packets get an answer from rules. With ebpf, the reader of the
+    /// reports answers.
+    fn answer(self, _rejection: Rejection) -> Self {
+        self
     }
 
     /// Applies the options of the agent that only this datapath has.
@@ -85,6 +99,10 @@ impl Open for Nft {
     fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self {
         self.with_blocked_replies(replies)
     }
+
+    fn answer(self, rejection: Rejection) -> Self {
+        self.with_rejection(rejection)
+    }
 }
 
 impl Open for Iptables {
@@ -102,6 +120,10 @@ impl Open for Iptables {
         self.with_blocked_replies(replies)
     }
 
+    fn answer(self, rejection: Rejection) -> Self {
+        self.with_rejection(rejection)
+    }
+
     fn configure(self, agent: &AgentCommand) -> Self {
         self.with_accept_forwarded(agent.accept_forwarded())
     }
@@ -111,7 +133,7 @@ impl Open for GuardedEbpf {
     const HINT: &'static str = "run it as root on Linux 6.4 or later with a BPF file system at /sys/fs/bpf, or use `--datapath nftables`";
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
-        GuardedEbpf::open(mode)
+        Ok(Guarded { policies: Ebpf::open(mode)?, guard: Nft::open(mode)? })
     }
 
     fn filter(&self) -> Filter {
@@ -119,24 +141,26 @@ impl Open for GuardedEbpf {
     }
 
     fn inherit(self, replies: BTreeSet<BlockedReply>) -> Self {
-        self.with_blocked_replies(replies)
+        Guarded { policies: self.policies.with_blocked_replies(replies), ..self }
     }
 
     fn enter_lab() -> Result<(), Failure> {
         kernel::enter_with_bpf()
     }
 
-    fn reports() -> DropReports {
-        DropReports::Unsupported(NO_EBPF_DROPS)
+    fn reports(options: &AgentOptions) -> DropReports {
+        let rejection = match options.mode {
+            Mode::Enforce => options.rejection.clone(),
+            // Denied packets pass, so none is answered.
+            Mode::Audit => Rejection::default(),
+        };
+        DropReports::From(Box::new(GuardedReports::new(rejection)))
     }
 
     fn configure(self, agent: &AgentCommand) -> Self {
-        self.with_established(agent.established())
+        Guarded { policies: self.policies.with_established(agent.established()), ..self }
     }
 }
-
-/// The answer to a request for dropped packets.
-const NO_EBPF_DROPS: &str = "the eBPF datapath counts dropped packets but does not report them yet; `weir explain` names the policy that denies a connection";
 
 const fn packet_filter<D: Open>() -> PacketFilter {
     PacketFilter {
@@ -144,6 +168,7 @@ const fn packet_filter<D: Open>() -> PacketFilter {
         enter: D::enter_lab,
         enforce: KernelLab::enforce_on::<D>,
         live: LiveComparison::Compare(difference::<D>),
+        check: check::<D>,
     }
 }
 
@@ -152,17 +177,33 @@ fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let mut options = agent.options()?;
     let failed = |error| Failure::new(error, D::HINT);
     let datapath = D::open_with(options.mode).map_err(failed)?.configure(agent);
+    let datapath = datapath.answer(options.rejection.clone());
     let surroundings = LinuxSurroundings { own: datapath.filter(), mode: options.mode };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
     options.surroundings = Some(Arc::new(surroundings));
-    agent.run_datapath(&options, datapath, D::reports())
+    let reports = D::reports(&options);
+    agent.run_datapath(&options, datapath, reports)
+}
+
+/// What this node lacks. Tries a program in a network namespace, in which this process then stays.
+fn check<D: Open>(program: &Program) -> Result<Vec<String>, Failure> {
+    let own = match D::open_with(Mode::Enforce) {
+        Ok(datapath) => datapath.filter(),
+        Err(error) => return Ok(vec![format!("{:#}; {}", anyhow::Error::from(error), D::HINT)]),
+    };
+    let mut lacks = weir_agent::check_node(&LinuxSurroundings { own, mode: Mode::Enforce });
+    D::enter_lab()?;
+    if let Err(failure) = kernel::install_here::<D>(program) {
+        lacks.push(format!("the kernel lacks a feature: {:#}", anyhow::Error::from(failure)));
+    }
+    Ok(lacks)
 }
 
 /// The steps from the rules of this network namespace to a program; empty if it is installed.
 /// Writes nothing.
-fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
+fn difference<D: Open>(program: &Program, settings: &RuleSettings) -> Result<String, Failure> {
     let compare = || {
-        let mut datapath = D::open_with(Mode::Enforce)?;
+        let mut datapath = D::open_with(settings.mode)?.answer(settings.rejection.clone());
         let installed = datapath.installed()?;
         let plan = datapath.planner().replan(program, &installed);
         Ok(if plan.is_empty() { String::new() } else { plan.to_string() })
@@ -171,38 +212,4 @@ fn difference<D: Open>(program: &Program) -> Result<String, Failure> {
         let hint = "run it on the node, as root or with CAP_NET_ADMIN, where the agent runs";
         Failure::new(error, hint)
     })
-}
-
-/// The packets that the rules report. The socket is opened on the first call, and again after an
-/// error.
-#[derive(Default)]
-struct PacketReports(Option<PacketLog>);
-
-impl Drops for PacketReports {
-    fn next(&mut self) -> Result<Vec<Dropped>, ApplyError> {
-        let Some(log) = &mut self.0 else {
-            self.0 = Some(PacketLog::open(report::GROUP).map_err(unavailable)?);
-            // The empty batch reports that drops can be received from now on.
-            return Ok(Vec::new());
-        };
-        let mut packets = Vec::new();
-        while packets.is_empty() {
-            let received = log.receive(Duration::from_secs(60), |packet| {
-                packets.extend(report::dropped(&packet))
-            });
-            if let Err(error) = received {
-                self.0 = None;
-                return Err(unavailable(error));
-            }
-        }
-        Ok(packets)
-    }
-}
-
-fn unavailable(error: LogError) -> ApplyError {
-    ApplyError {
-        kind: ApplyErrorKind::Unavailable,
-        what: "cannot receive reports of dropped packets".into(),
-        source: error.into(),
-    }
 }

@@ -2,6 +2,9 @@
 
 use crate::{
     datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
+    dump::DumpCommand,
+    exit::Exit,
+    failure::Failure,
     kernel::UNAVAILABLE,
 };
 
@@ -16,3 +19,9 @@ pub(crate) const IPTABLES: PacketFilter = UNAVAILABLE;
 pub(crate) const EBPF: PacketFilter = UNAVAILABLE;
 pub(crate) const HCN: Option<RunAgent> = None;
 pub(crate) const HCN_LIVE: LiveComparison = UNAVAILABLE.live;
+
+/// Fails: only Linux has eBPF.
+pub(crate) fn dump(_: &DumpCommand, _: &mut dyn std::io::Write) -> anyhow::Result<Exit> {
+    let hint = "run it on a Linux node whose agent has `--datapath ebpf`";
+    Err(Failure::new("this system has no eBPF", hint).into())
+}

@@ -15,9 +15,11 @@ use weir_model::Program;
 use crate::{
     agent::AgentCommand,
     datapath::{DatapathKind, LiveComparison, PacketFilter, RunAgent},
+    dump::DumpCommand,
     exit::Exit,
     failure::Failure,
     kernel::UNAVAILABLE,
+    status::RuleSettings,
 };
 
 /// The datapath of an agent that names none.
@@ -62,8 +64,9 @@ fn open(file: Option<StateFile>, version: &'static str) -> Result<Hcn<Timed<Libr
 
 const REQUIREMENTS: &str = "run it on Windows Server 2019 or later with the Containers feature, as SYSTEM or as an administrator";
 
-/// The difference between the ACLs of this machine's endpoints and a program. Writes nothing.
-fn difference(program: &Program) -> Result<String, Failure> {
+/// The difference between the ACLs of this machine's endpoints and a program. Writes nothing. There
+/// is no audit mode.
+fn difference(program: &Program, _: &RuleSettings) -> Result<String, Failure> {
     let mut installed = open(None, env!("CARGO_PKG_VERSION"))?
         .installed()
         .map_err(|error| Failure::new(error, REQUIREMENTS))?;
@@ -108,4 +111,10 @@ fn protect(folder: &Path) -> io::Result<()> {
     } else {
         Err(io::Error::other(format!("icacls cannot protect {}: {status}", folder.display())))
     }
+}
+
+/// Fails: only Linux has eBPF.
+pub(crate) fn dump(_: &DumpCommand, _: &mut dyn std::io::Write) -> anyhow::Result<Exit> {
+    let hint = "run it on a Linux node whose agent has `--datapath ebpf`";
+    Err(Failure::new("this system has no eBPF", hint).into())
 }

@@ -33,7 +33,7 @@ pub(crate) fn write(out: &mut dyn Write, diff: &PolicyDiff) -> io::Result<()> {
             changes.map(|c| row(kind, &c.from, &c.to, &c.ports, c.family)).collect();
         if !rows.is_empty() {
             writeln!(out, "{}", Painted(kind.1, word))?;
-            table::write(out, 2, &rows)?;
+            table::write_list(out, 2, &rows)?;
         }
     }
     if diff.is_empty() {
@@ -67,7 +67,7 @@ fn write_pods(
         } else {
             writeln!(out, "{}", Painted(kind.1, text))?;
         }
-        table::write(out, 2, &rows)?;
+        table::write_list(out, 2, &rows)?;
     }
     if !side.host_network.is_empty() {
         let text = listed(&side.host_network, "host network pod", what);

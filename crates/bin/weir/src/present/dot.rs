@@ -81,7 +81,7 @@ fn edges(matrix: &Matrix) -> Vec<Edge> {
     let mut edges: Vec<Edge> = Vec::new();
     // The destinations of the edges that are still to draw, by source.
     let mut rest: BTreeMap<(&str, EdgeLabel), BTreeSet<&str>> = BTreeMap::new();
-    for to in &matrix.ends {
+    for to in matrix.destinations() {
         let cells: Vec<(&str, &Cell)> = matrix
             .connections()
             .filter(|(_, end, _)| end == to)

@@ -14,6 +14,7 @@ use super::{
     service_view,
     style::{FAINT, Painted, STRONG, of_verdict},
     table::{self, Cell},
+    wrap,
 };
 use crate::why;
 
@@ -31,11 +32,15 @@ pub(crate) fn write(
     if let Some(service) = &view.service {
         service_view::write(out, service)?;
     }
+    if let Some(route) = &view.route {
+        service_view::write_route(out, route)?;
+    }
     let verdict = Painted(of_verdict(explanation.verdict), why::past(explanation.verdict));
     let ExplanationView { from, to, port, protocol, .. } = view;
-    writeln!(out, "{verdict}: {} → {} {port}/{protocol}", Plain(from), Plain(to))?;
+    let head = format!("{verdict}: {} → {} {port}/{protocol}", Plain(from), Plain(to));
+    wrap::write(out, &head, 0)?;
     for note in &view.notes {
-        writeln!(out, "{}", Painted(FAINT, note))?;
+        wrap::write(out, &Painted(FAINT, note).to_string(), 0)?;
     }
     for (direction, side) in
         [(Direction::Egress, &view.egress), (Direction::Ingress, &view.ingress)]
@@ -89,14 +94,14 @@ fn write_side(
         None => format!("{direction} of {address}"),
     };
     let word = Painted(of_verdict(verdict), why::past(verdict));
-    writeln!(out, "{}: {word}", Painted(STRONG, who))?;
+    wrap::write(out, &format!("{}: {word}", Painted(STRONG, who)), 0)?;
     if let Some(passed) = passed {
-        writeln!(out, "  deferred by {}", cite(passed))?;
-        writeln!(out, "    {}", terms(direction, passed))?;
+        wrap::write(out, &format!("deferred by {}", cite(passed)), 2)?;
+        wrap::write(out, &terms(direction, passed), 4)?;
     }
     if let Some(rule) = rule {
-        writeln!(out, "  {word} by {}", cite(rule))?;
-        writeln!(out, "    {}", terms(direction, rule))?;
+        wrap::write(out, &format!("{word} by {}", cite(rule)), 2)?;
+        wrap::write(out, &terms(direction, rule), 4)?;
     }
     if !isolated_by.is_empty() {
         writeln!(out, "  isolated by:")?;
@@ -105,21 +110,21 @@ fn write_side(
             let location = of.location.clone().into_iter().chain(origin).collect::<Vec<_>>();
             vec![of.policy.as_str().into(), Cell::new(location.join(", "), FAINT)]
         };
-        table::write(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
+        table::write_list(out, 4, &isolated_by.iter().map(row).collect::<Vec<_>>())?;
     }
     match (*reason, nearest.is_empty()) {
         ("isolated", true) => writeln!(out, "  no rule matches, not even partly")?,
         ("isolated", false) => {
             writeln!(out, "  no rule matches; nearest:")?;
             for NearMissView { why, rule, .. } in nearest.iter().take(MAX_NEAREST) {
-                writeln!(out, "    {}: {}", cite(rule), Plain(why))?;
-                writeln!(out, "      {}", terms(direction, rule))?;
+                wrap::write(out, &format!("{}: {}", cite(rule), Plain(why)), 4)?;
+                wrap::write(out, &terms(direction, rule), 6)?;
             }
             if nearest.len() > MAX_NEAREST {
                 writeln!(out, "    and {} more; -o json lists all", nearest.len() - MAX_NEAREST)?;
             }
         }
-        (_, _) if rule.is_none() => writeln!(out, "  {}", Plain(why))?,
+        (_, _) if rule.is_none() => wrap::write(out, &Plain(why).to_string(), 2)?,
         _ => (),
     }
     Ok(())
@@ -146,10 +151,11 @@ fn write_remedy(out: &mut dyn Write, remedy: &RemedyView) -> io::Result<()> {
             out,
             "\nno added policy can override this rule; to allow the connection, change:"
         )?;
-        return writeln!(out, "  {}", cite(rule));
+        return wrap::write(out, &cite(rule), 2);
     }
     if let Some(note) = &remedy.note {
-        writeln!(out, "\n{}", Plain(note))?;
+        writeln!(out)?;
+        wrap::write(out, &Plain(note).to_string(), 0)?;
     }
     if remedy.add.is_empty() {
         return Ok(());

@@ -13,7 +13,10 @@ use weir_model::{
     Rule, Section, Verdict, Who, World,
 };
 
-use super::{findings, service_view::ServiceView};
+use super::{
+    findings,
+    service_view::{RouteView, ServiceView},
+};
 use crate::{flow_end::FlowEnd, source::Loaded, why};
 
 /// An explanation as JSON.
@@ -26,6 +29,9 @@ pub(crate) struct ExplanationView {
     /// The Service that the user named. The other fields are about one of its backends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service: Option<ServiceView>,
+    /// The route that the user named. The other fields are about one of its backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) route: Option<RouteView>,
     pub(super) family: String,
     pub(super) verdict: String,
     pub(super) why: String,
@@ -155,6 +161,7 @@ impl ExplanationView {
             port: flow.port,
             protocol: flow.protocol.to_string(),
             service: None,
+            route: None,
             verdict: verdict.to_string(),
             why: why::line(explanation),
             egress: side(explanation, Direction::Egress, loaded.into()),
@@ -188,9 +195,13 @@ fn remedy_view(remedy: &Remedy, ends: [&FlowEnd; 2], loaded: &Loaded) -> RemedyV
             _ => None,
         })
     };
+    let manifest = |policy: &Policy| match &loaded.cluster_policy_version {
+        Some(version) => weir_api::manifest_in_version(policy, version),
+        None => weir_api::manifest(policy),
+    };
     RemedyView {
         change: None,
-        add: policies.iter().filter(|p| unusable(p).is_none()).map(weir_api::manifest).collect(),
+        add: policies.iter().filter(|p| unusable(p).is_none()).map(manifest).collect(),
         note: policies.iter().find_map(unusable),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn write(out: &mut dyn Write, exposures: &[Exposure]) -> io::Result<(
             vec![Cell::new(exposure.pods.join(", "), STRONG), Cell::new(arrow, FAINT), peers, ports]
         })
         .collect();
-    table::write(out, 2, &rows)
+    table::write_list(out, 2, &rows)
 }
 
 /// The ports of an entry, as text.

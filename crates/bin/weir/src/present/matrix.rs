@@ -1,6 +1,9 @@
 //! A matrix as a table.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use anstyle::Style;
 use weir_reach::{Connection, Coverage, Matrix, OTHER_NAMESPACES, OtherNetworks, phrase};
@@ -10,15 +13,16 @@ use super::{
     plain::Plain,
     style::{BAD, FAINT, GOOD, Painted, SOME, STRONG},
     table::{self, Cell},
+    wrap,
 };
 
-/// The maximum width with names as column heads; wider tables have numbers.
-const MAX_WIDTH: usize = 100;
 /// The maximum number of partly open cells to list below the table.
 const MAX_DETAILS: usize = 30;
 
 /// The maximum number of rows of a table; a larger matrix is printed as a list.
 pub(super) const MAX_TABLE_ROWS: usize = 60;
+/// The maximum number of pods to print for a row that they share.
+const MAX_MEMBERS: usize = 50;
 /// The maximum number of names to print in a list.
 const MAX_NAMES: usize = 6;
 
@@ -28,22 +32,25 @@ pub(crate) fn write(
     out: &mut dyn Write,
     matrix: &Matrix,
     elsewhere: &[Connection],
+    notes: &[String],
 ) -> io::Result<()> {
     if matrix.ends.len() > MAX_TABLE_ROWS {
         list(out, matrix)?;
+        write_notes(out, notes)?;
         return write_elsewhere(out, elsewhere);
     }
     let name = |text: &str| text.chars().count();
     let longest = matrix.ends.iter().map(|end| name(end)).max().unwrap_or(0);
-    let width: usize = longest + matrix.ends.iter().map(|end| name(end) + 2).sum::<usize>();
-    let numbered = width > MAX_WIDTH;
+    let destinations = matrix.destinations();
+    let width: usize = longest + destinations.iter().map(|end| name(end) + 2).sum::<usize>();
+    let numbered = width > wrap::WIDTH;
     let mut rows = Vec::with_capacity(matrix.ends.len() + 1);
     let mut head = vec![Cell::new("from ↓  to →", FAINT)];
     if numbered {
         head.insert(0, "".into());
-        head.extend((1..=matrix.ends.len()).map(|at| Cell::new(at.to_string(), STRONG)));
+        head.extend((1..=destinations.len()).map(|at| Cell::new(at.to_string(), STRONG)));
     } else {
-        head.extend(matrix.ends.iter().map(|end| Cell::new(end, STRONG)));
+        head.extend(destinations.iter().map(|end| Cell::new(end, STRONG)));
     }
     rows.push(head);
     for (at, (end, cells)) in matrix.ends.iter().zip(&matrix.cells).enumerate() {
@@ -68,7 +75,8 @@ pub(crate) fn write(
     }
     table::write(out, 0, &rows)?;
     writeln!(out)?;
-    writeln!(out, "{} all, {} some of: {}", good("✓"), some("~"), Plain(&matrix.ports))?;
+    let legend = format!("{} all, {} some of: {}", good("✓"), some("~"), Plain(&matrix.ports));
+    wrap::write(out, &legend, 0)?;
     writeln!(out, "{} closed, on every port", bad("✗"))?;
     write_networks(out, matrix)?;
     if matrix.rows < matrix.pods {
@@ -87,8 +95,22 @@ pub(crate) fn write(
             Painted(FAINT, format!("not shown: {who}, which policies cannot select"))
         )?;
     }
+    write_notes(out, notes)?;
+    for (row, pods) in &matrix.members {
+        let more = match pods.len().saturating_sub(MAX_MEMBERS) {
+            0 => String::new(),
+            more => format!(" and {more} more; -o json lists all"),
+        };
+        let some: Vec<&str> = pods.iter().take(MAX_MEMBERS).map(String::as_str).collect();
+        wrap::write(out, &format!("{}: {}{more}", Plain(row), Plain(some.join(", "))), 0)?;
+    }
     details(out, matrix)?;
     write_elsewhere(out, elsewhere)
+}
+
+/// Writes remarks about rows.
+fn write_notes(out: &mut dyn Write, notes: &[String]) -> io::Result<()> {
+    notes.iter().try_for_each(|note| wrap::write(out, &Painted(FAINT, note).to_string(), 0))
 }
 
 /// Explains the question marks of a table.
@@ -120,7 +142,7 @@ fn write_elsewhere(out: &mut dyn Write, connections: &[Connection]) -> io::Resul
         vec![names(from), "→".into(), names(to), format!("{}{family}", phrase(ports)).into()]
     };
     let rows: Vec<Vec<Cell>> = connections.iter().take(MAX_DETAILS).map(row).collect();
-    table::write(out, 2, &rows)?;
+    table::write_list(out, 2, &rows)?;
     match connections.len().saturating_sub(MAX_DETAILS) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more; -o json lists all"),
@@ -130,8 +152,9 @@ fn write_elsewhere(out: &mut dyn Write, connections: &[Connection]) -> io::Resul
 /// Writes for each destination the sources that reach it.
 fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
     writeln!(out, "sources that reach each destination, on {}\n", Plain(&matrix.ports))?;
-    let rows: Vec<Vec<Cell>> = (0..matrix.ends.len())
-        .map(|to| {
+    let destinations = matrix.destinations().iter().enumerate();
+    let rows: Vec<Vec<Cell>> = destinations
+        .map(|(to, name)| {
             let with = |word: Coverage| {
                 let froms = matrix.ends.iter().zip(&matrix.cells);
                 let has = froms.filter(move |(_, row)| {
@@ -157,16 +180,17 @@ fn list(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
             } else {
                 format!("{}; in part {}", abbreviated(&all), abbreviated(&some))
             };
-            vec![Cell::new(&matrix.ends[to], STRONG), Cell::new("←", FAINT), text.into()]
+            vec![Cell::new(name, STRONG), Cell::new("←", FAINT), text.into()]
         })
         .collect();
-    table::write(out, 0, &rows)?;
+    table::write_list(out, 0, &rows)?;
     let note = format!(
         "{} in {}, too many for a table; -n NAME shows one namespace, -o json everything",
         count(matrix.pods, "pod"),
         count(matrix.rows, "row")
     );
-    writeln!(out, "\n{}", Painted(FAINT, note))
+    writeln!(out)?;
+    wrap::write(out, &Painted(FAINT, note).to_string(), 0)
 }
 
 pub(super) fn abbreviated(names: &[&str]) -> String {
@@ -180,21 +204,26 @@ fn details(out: &mut dyn Write, matrix: &Matrix) -> io::Result<()> {
         // Connections with other namespaces have their own list.
         cell.coverage() == Coverage::Some && ![*from, *to].contains(&OTHER_NAMESPACES)
     };
-    let partial: Vec<_> = matrix.connections().filter(is_partial).collect();
-    if partial.is_empty() {
+    // Sources with the same ports to a destination, then destinations with the same sources.
+    let mut sources: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    for (from, to, cell) in matrix.connections().filter(is_partial) {
+        sources.entry((to, open_ports(cell))).or_default().push(from);
+    }
+    let mut merged: BTreeMap<(Vec<&str>, String), Vec<&str>> = BTreeMap::new();
+    for ((to, ports), from) in sources {
+        merged.entry((from, ports)).or_default().push(to);
+    }
+    if merged.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nopen ports where only some are open:")?;
-    let rows: Vec<Vec<Cell>> = partial
-        .iter()
-        .take(MAX_DETAILS)
-        .map(|(from, to, cell)| {
-            let plain = |text: &str| Cell::new(text, Style::new());
-            vec![plain(from), plain("→"), plain(to), plain(&open_ports(cell))]
-        })
-        .collect();
-    table::write(out, 2, &rows)?;
-    match partial.len().saturating_sub(MAX_DETAILS) {
+    let row = |((from, ports), to): (&(Vec<&str>, String), &Vec<&str>)| {
+        let plain = |text: &str| Cell::new(text, Style::new());
+        vec![plain(&abbreviated(from)), plain("→"), plain(&abbreviated(to)), plain(ports)]
+    };
+    let rows: Vec<Vec<Cell>> = merged.iter().take(MAX_DETAILS).map(row).collect();
+    table::write_list(out, 2, &rows)?;
+    match merged.len().saturating_sub(MAX_DETAILS) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more; -o json lists all"),
     }

@@ -80,6 +80,8 @@ impl Format {
 /// The schema of an output. docs/reference/schemas has a file for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Schema {
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has eBPF"))]
+    DatapathDump,
     Diff,
     Drop,
     Drops,
@@ -87,12 +89,14 @@ pub(crate) enum Schema {
     Exposure,
     Lint,
     Matrix,
+    Names,
     Render,
     RenderCluster,
     RenderHcn,
     RenderLive,
     RenderOpflex,
     StatusNodes,
+    StatusPolicy,
     Test,
     Version,
 }
@@ -101,6 +105,7 @@ impl Schema {
     /// The schema with its version. The version grows when a field is removed or changes its meaning.
     fn version(self) -> &'static str {
         match self {
+            Schema::DatapathDump => "weir.dev/datapath-dump/v1",
             Schema::Diff => "weir.dev/diff/v1",
             Schema::Drop => "weir.dev/drop/v1",
             Schema::Drops => "weir.dev/drops/v1",
@@ -108,12 +113,14 @@ impl Schema {
             Schema::Exposure => "weir.dev/exposure/v1",
             Schema::Lint => "weir.dev/lint/v1",
             Schema::Matrix => "weir.dev/matrix/v1",
+            Schema::Names => "weir.dev/names/v1",
             Schema::Render => "weir.dev/render/v1",
             Schema::RenderCluster => "weir.dev/render-cluster/v1",
             Schema::RenderHcn => "weir.dev/render-hcn/v1",
             Schema::RenderLive => "weir.dev/render-live/v1",
             Schema::RenderOpflex => "weir.dev/render-opflex/v1",
             Schema::StatusNodes => "weir.dev/status-nodes/v1",
+            Schema::StatusPolicy => "weir.dev/status-policy/v1",
             Schema::Test => "weir.dev/test/v1",
             Schema::Version => "weir.dev/version/v1",
         }

@@ -1,4 +1,4 @@
-//! A Service as the destination of a connection: its backends, each with its verdict.
+//! A Service or a route as the destination of a connection: its backends, each with its verdict.
 
 use std::io::{self, Write};
 
@@ -11,6 +11,7 @@ use super::{
     plain::Plain,
     style::{FAINT, Painted, of_verdict},
     table::{self, Cell},
+    wrap,
 };
 use crate::{
     flow_end::FlowEnd,
@@ -95,21 +96,81 @@ impl ServiceView {
     }
 }
 
+/// The connections of a route to the backends of its Services.
+#[derive(Serialize)]
+pub(crate) struct RouteView {
+    /// `namespace/ingress/name`.
+    name: String,
+    /// The client, as the user named it.
+    client: String,
+    /// `deny` if any backend is denied.
+    verdict: String,
+    services: Vec<ServiceView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+impl RouteView {
+    /// The view of a route.
+    pub(crate) fn new(
+        name: String,
+        client: &str,
+        services: Vec<ServiceView>,
+        notes: Vec<String>,
+    ) -> Self {
+        let backends = services.iter().flat_map(|service| &service.backends);
+        let verdict = backends.map(|backend| backend.decision).max();
+        let verdict = verdict.unwrap_or(Verdict::Deny).to_string();
+        RouteView { name, client: client.to_owned(), verdict, services, notes }
+    }
+}
+
 /// Writes the verdict about the Service, and a line for each backend.
 pub(super) fn write(out: &mut dyn Write, view: &ServiceView) -> io::Result<()> {
-    let ServiceView { name, kind, client, port, protocol, port_name, backends, notes, .. } = view;
-    let count_of = |verdict| backends.iter().filter(|one| one.decision == verdict).count();
-    let denied = count_of(Verdict::Deny);
+    let ServiceView { name, client, port, protocol, .. } = view;
+    let (word, part) = verdict(view.backends.iter());
+    let head = format!("{word}: {} → {} {port}/{protocol}{part}", Plain(client), Plain(name));
+    wrap::write(out, &head, 0)?;
+    write_backends(out, view)?;
+    writeln!(out)
+}
+
+/// Writes the verdict about the route, and a line for each backend of each Service.
+pub(super) fn write_route(out: &mut dyn Write, view: &RouteView) -> io::Result<()> {
+    let RouteView { name, client, services, notes, .. } = view;
+    let (word, part) = verdict(services.iter().flat_map(|service| &service.backends));
+    writeln!(out, "{word}: {} → {}{part}", Plain(client), Plain(name))?;
+    for note in notes {
+        write_note(out, note)?;
+    }
+    for service in services {
+        write_backends(out, service)?;
+    }
+    writeln!(out)
+}
+
+/// The verdict about some backends, and how many of them it is about.
+fn verdict<'a>(backends: impl Iterator<Item = &'a BackendView>) -> (Painted<&'static str>, String) {
+    let decisions: Vec<Verdict> = backends.map(|backend| backend.decision).collect();
+    let denied = decisions.iter().filter(|decision| **decision == Verdict::Deny).count();
     let verdict = if denied > 0 { Verdict::Deny } else { Verdict::Allow };
-    let word = Painted(of_verdict(verdict), why::past(verdict));
     let part = match denied {
         0 => String::new(),
-        denied if denied == backends.len() => String::new(),
-        denied => format!(", {denied} of {}", count(backends.len(), "connection")),
+        denied if denied == decisions.len() => String::new(),
+        denied => format!(", {denied} of {}", count(decisions.len(), "connection")),
     };
-    writeln!(out, "{word}: {} → {} {port}/{protocol}{part}", Plain(client), Plain(name))?;
+    (Painted(of_verdict(verdict), why::past(verdict)), part)
+}
+
+fn write_note(out: &mut dyn Write, note: &str) -> io::Result<()> {
+    wrap::write(out, &Painted(FAINT, note).to_string(), 0)
+}
+
+/// Writes the notes about a Service, and a line for each backend.
+fn write_backends(out: &mut dyn Write, view: &ServiceView) -> io::Result<()> {
+    let ServiceView { name, kind, protocol, port_name, backends, notes, .. } = view;
     for note in notes {
-        writeln!(out, "{}", Painted(FAINT, note))?;
+        write_note(out, note)?;
     }
     let port_name =
         if port_name.is_empty() { String::new() } else { format!(", port {port_name}") };
@@ -133,9 +194,9 @@ pub(super) fn write(out: &mut dyn Write, view: &ServiceView) -> io::Result<()> {
         row.push(Cell::new(details, FAINT));
         row
     });
-    table::write(out, 2, &rows.collect::<Vec<_>>())?;
+    table::write_list(out, 2, &rows.collect::<Vec<_>>())?;
     if sorted.len() > MAX_BACKENDS {
         writeln!(out, "  and {} more; -o json lists all", sorted.len() - MAX_BACKENDS)?;
     }
-    writeln!(out)
+    Ok(())
 }

@@ -55,12 +55,16 @@ pub(crate) fn picture(matrix: &Matrix) -> String {
         let text = escape(text);
         out.push_str(&format!("<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\">{text}</text>\n"));
     }
-    for (end, offset) in matrix.ends.iter().zip(&at) {
+    for (index, (end, offset)) in matrix.ends.iter().zip(&at).enumerate() {
         let (x, y) = (left + offset + CELL / 2 + 4, top - 8);
-        let text = escape(end);
-        out.push_str(&format!(
-            "<text x=\"{x}\" y=\"{y}\" transform=\"rotate(-45 {x} {y})\">{text}</text>\n"
-        ));
+        let members = matrix.members.get(end).map(|pods| pods.join("\n"));
+        let members = members.map(|pods| format!("<title>{}</title>", lines(&pods)));
+        let text = format!("{}{}", escape(end), members.unwrap_or_default());
+        if index < matrix.destinations().len() {
+            out.push_str(&format!(
+                "<text x=\"{x}\" y=\"{y}\" transform=\"rotate(-45 {x} {y})\">{text}</text>\n"
+            ));
+        }
         let y = top + offset + CELL / 2 + 4;
         out.push_str(&format!(
             "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\">{text}</text>\n",
@@ -124,8 +128,7 @@ fn draw(out: &mut String, (x, y): (usize, usize), (from, to): (&str, &str), cell
         title.push("no connection to evaluate".to_owned());
     }
     let size = CELL - 2;
-    let lines: Vec<String> = title.iter().map(|line| escape(line)).collect();
-    let title = lines.join("\n");
+    let title = lines(&title.join("\n"));
     out.push_str(&format!(
             "<g><rect class=\"cell {class}\" x=\"{x}\" y=\"{y}\" width=\"{size}\" height=\"{size}\" rx=\"4\"><title>{title}</title></rect>"
         ));
@@ -154,6 +157,11 @@ fn legend(out: &mut String, left: usize, y: usize) {
         ));
         x += 44 + (text.len() as f64 * NOTE_CHARACTER) as usize;
     }
+}
+
+/// Escapes the lines of a tooltip.
+fn lines(text: &str) -> String {
+    text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
 }
 
 /// Escapes untrusted text for XML.

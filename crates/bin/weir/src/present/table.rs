@@ -7,7 +7,7 @@ use std::{
 
 use anstyle::Style;
 
-use super::plain::Plain;
+use super::{plain::Plain, wrap};
 
 /// A cell: a text and its style.
 #[derive(Clone, Debug)]
@@ -36,6 +36,27 @@ impl<T: fmt::Display> From<T> for Cell {
     fn from(text: T) -> Self {
         Cell::new(text, Style::new())
     }
+}
+
+/// Writes rows as a table, or as wrapped lines if the table is wider than a terminal.
+pub(crate) fn write_list(out: &mut dyn Write, indent: usize, rows: &[Vec<Cell>]) -> io::Result<()> {
+    let width = |row: &Vec<Cell>| row.iter().map(|cell| cell.width() + 2).sum::<usize>();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(Cell::width).max();
+    let aligned: usize = (0..columns).map(|at| widest(at).unwrap_or(0) + 2).sum();
+    if indent + aligned <= wrap::WIDTH + 2 {
+        return write(out, indent, rows);
+    }
+    for row in rows {
+        let line: Vec<String> = row
+            .iter()
+            .filter(|cell| !cell.text.is_empty())
+            .map(|Cell { text, style }| format!("{style}{text}{style:#}"))
+            .collect();
+        let separator = if indent + width(row) <= wrap::WIDTH { "  " } else { " " };
+        wrap::write(out, &line.join(separator), indent)?;
+    }
+    Ok(())
 }
 
 /// Writes rows with two spaces between columns. Rows may be of different lengths.

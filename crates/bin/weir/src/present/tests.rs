@@ -101,7 +101,7 @@ fn write_probe(out: &mut dyn Write, probe: &ProbeResult) -> io::Result<()> {
         ]
     };
     let rows: Vec<_> = connections.iter().take(MAX_CONNECTIONS).map(row).collect();
-    table::write(out, 7, &rows)?;
+    table::write_list(out, 7, &rows)?;
     if connections.len() > MAX_CONNECTIONS {
         let more = connections.len() - MAX_CONNECTIONS;
         writeln!(out, "       and {more} more; -o json lists all")?;

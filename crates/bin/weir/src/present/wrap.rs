@@ -1,7 +1,14 @@
 //! Long lines, wrapped at spaces.
 
-/// The width of wrapped lines.
-const WIDTH: usize = 100;
+use std::io::{self, Write};
+
+/// The width of wrapped lines: that of a terminal.
+pub(crate) const WIDTH: usize = 80;
+
+/// Writes a line, wrapped.
+pub(crate) fn write(out: &mut dyn Write, text: &str, indent: usize) -> io::Result<()> {
+    lines(text, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
 
 /// Wraps a line at spaces. Further lines are indented by two more spaces than the first one. A word
 /// that does not fit stays whole.
@@ -38,12 +45,12 @@ mod tests {
     #[test]
     fn a_long_line_is_wrapped_at_spaces() {
         assert_eq!(lines("  short  line", 2), ["    short  line"]);
-        let long = ["word"; 30].join(" ");
+        let long = ["word"; 25].join(" ");
         let wrapped = lines(&long, 4);
         assert_eq!(wrapped.len(), 2);
         assert!(wrapped.iter().all(|line| line.len() <= WIDTH), "{wrapped:?}");
         assert!(wrapped[1].starts_with("      word"), "{wrapped:?}");
-        let colour = format!("\u{1b}[31m{}\u{1b}[0m", "x".repeat(96));
+        let colour = format!("\u{1b}[31m{}\u{1b}[0m", "x".repeat(76));
         assert_eq!(lines(&colour, 4), [format!("    {colour}")]);
         let whole = "x".repeat(300);
         assert_eq!(lines(&whole, 0), [whole]);

@@ -27,11 +27,16 @@ fn weirs_rules(node: &Node, filter: Filter) -> String {
         Filter::IptablesLegacy => {
             node.run_ok("iptables-legacy-save") + &node.run_ok("ip6tables-legacy-save")
         }
+        Filter::Ebpf => String::from_utf8(node.weir(&["datapath", "dump"]).stdout).unwrap(),
     }
 }
 
 fn has_weirs_rules(node: &Node, filter: Filter) -> bool {
-    let sign = if filter == Filter::Nftables { "table inet weir" } else { "KUBE-" };
+    let sign = match filter {
+        Filter::Nftables => "table inet weir",
+        Filter::IptablesNft | Filter::IptablesLegacy => "KUBE-",
+        Filter::Ebpf => "program4",
+    };
     weirs_rules(node, filter).contains(sign)
 }
 

@@ -8,6 +8,7 @@ pub(crate) enum Filter {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    Ebpf,
 }
 
 impl Filter {
@@ -16,6 +17,7 @@ impl Filter {
         match self {
             Filter::Nftables => "nftables",
             Filter::IptablesNft | Filter::IptablesLegacy => "iptables",
+            Filter::Ebpf => "ebpf",
         }
     }
 
@@ -23,7 +25,7 @@ impl Filter {
     pub(crate) fn programs(self) -> TempDir {
         variant::programs(match self {
             Filter::IptablesLegacy => variant::LEGACY,
-            Filter::Nftables | Filter::IptablesNft => variant::NFT,
+            Filter::Nftables | Filter::IptablesNft | Filter::Ebpf => variant::NFT,
         })
     }
 }

@@ -5,10 +5,12 @@
 mod blind;
 mod change;
 mod contest;
+mod ebpf;
 mod filter;
 mod hostile;
 mod iptables;
 mod life;
+mod names;
 mod node;
 mod prober;
 #[path = "../schema/mod.rs"]
@@ -68,7 +70,26 @@ fn main() -> ExitCode {
             with(filter, "cleanup_leaves_only_foreign_rules", iptables::cleanup),
         ]);
     }
+    trials.extend([
+        with(Filter::Ebpf, "repeated_kills_change_no_verdict", life::killed_again_and_again),
+        with(Filter::Ebpf, "once_applies_and_audit_allows_everything", life::once_and_audit),
+        with(Filter::Ebpf, "a_drop_is_reported_with_pods_and_policies", life::drops),
+        trial("the_objects_of_ebpf_are_listed_and_cleaned_up", ebpf::dump_and_cleanup),
+    ]);
     let filters = [Filter::Nftables, Filter::IptablesNft, Filter::IptablesLegacy];
+    for filter in filters {
+        trials.extend([
+            with(filter, "an_answer_opens_its_addresses_before_it_arrives", names::answers_open),
+            with(filter, "no_first_connection_by_name_is_lost", names::first_connections),
+            with(filter, "a_resolver_that_lies_opens_nothing", names::lies),
+            with(filter, "names_survive_a_restart", names::restart),
+            with(
+                filter,
+                "connections_under_an_expired_name_survive_a_restart",
+                names::expired_connections,
+            ),
+        ]);
+    }
     for (from, to) in filters.into_iter().flat_map(|from| filters.map(|to| (from, to))) {
         if from != to {
             let name = format!("the_datapath_changes_without_a_gap_from_{from:?}_to_{to:?}");
@@ -86,6 +107,10 @@ fn main() -> ExitCode {
     trials.push(trial("rules_of_other_policy_engines_are_named", change::others_are_named));
     trials.push(trial("pods_that_bypass_the_rules_are_reported", blind::macvlan));
     trials.push(trial("an_undeclared_address_is_reported", blind::undeclared_address));
+    // Only root can load eBPF programs; without it, the trials about them fail.
+    if rustix::process::geteuid().is_root() {
+        return weir_trials::main_with_bpf(|| trials);
+    }
     weir_trials::main(|| trials)
 }
 

@@ -40,11 +40,16 @@ impl Node {
 
     /// A node whose agents use another packet filter.
     pub(crate) fn with(filter: Filter) -> Self {
-        let (lab, folder) = (swap::lab(), tempfile::tempdir().unwrap());
-        let node = Node { lab, folder, filter, programs: filter.programs() };
+        let node = Self::of(filter, swap::lab());
         node.write("pods.yaml", PODS);
         node.write("policy.yaml", &policy(0));
         node
+    }
+
+    /// A node of another lab, with an empty folder.
+    pub(crate) fn of(filter: Filter, lab: Lab) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Node { lab, folder, filter, programs: filter.programs() }
     }
 
     /// The same node, whose next agents use another packet filter.
@@ -148,7 +153,7 @@ impl Node {
 
     /// Waits until a condition holds.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) -> Duration {
+    pub(crate) fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
         let start_time = Instant::now();
         while !is_so() {
             assert!(start_time.elapsed() < WAIT_TIMEOUT, "not in time: {what}");

@@ -120,8 +120,8 @@ fn drops_are_a_table_or_json() {
     check(
         &weir(&format!("drops --agent {agent}")),
         expect![[r#"
-            time                      direction  from                      to                                  policies
-            2026-01-02T03:04:05.678Z  ingress    10.0.0.3                  shop/web (10.0.0.1) 80/TCP          NetworkPolicy shop/web
+            2026-01-02T03:04:05.678Z ingress 10.0.0.3 → shop/web (10.0.0.1) 80/TCP
+              NetworkPolicy shop/web
             --- exit 0
         "#]],
     );

@@ -16,7 +16,10 @@ fn an_unknown_controller_is_rejected_with_the_known_ones() {
         assert_eq!(output.status.code(), Some(2), "{names}");
         let error = crate::stderr(&output);
         assert!(error.contains("for '--enable <NAMES>'"), "{error}");
-        assert!(error.contains("[possible values: clusterset, hpp, memcached]"), "{error}");
+        assert!(
+            error.contains("[possible values: clusterset, conditions, hpp, memcached]"),
+            "{error}"
+        );
     }
     assert_eq!(weir("controller").status.code(), Some(2));
 }
@@ -42,9 +45,12 @@ fn definitions_are_printed_for_all_controllers_or_for_one() {
     assert!(only.contains("\n  name: memcacheds.memcached.c5c3.io\n"));
     assert!(!only.contains("\n---\n"));
     assert!(stdout(&weir("crds")).contains(&only));
+    let none = weir("crds --only conditions");
+    assert_eq!((none.status.code(), stdout(&none)), (Some(0), String::new()));
+    assert!(crate::stderr(&none).contains("the controller conditions needs no definitions"));
     let other = weir("crds --only other");
     let error = crate::stderr(&other);
-    assert!(error.contains("[possible values: clusterset, hpp, memcached]"), "{error}");
+    assert!(error.contains("[possible values: clusterset, conditions, hpp, memcached]"), "{error}");
     assert_eq!(other.status.code(), Some(2));
 }
 
@@ -62,7 +68,12 @@ fn without_a_cluster_the_controller_logs_a_hint_and_retries() {
     while !text.ends_with('\n') && stderr.read(&mut byte).unwrap() == 1 {
         text.push(byte[0].into());
     }
-    assert!(text.contains("cannot acquire the lease: there is no kubeconfig; "), "{text}");
+    assert!(
+        text.contains(
+            "cannot acquire the lease kube-system/weir-controller: there is no kubeconfig; "
+        ),
+        "{text}"
+    );
     assert!(child.try_wait().unwrap().is_none());
     end(&mut child);
 }

@@ -5,9 +5,16 @@ use crate::{command, stderr, stdout, weir};
 /// Fails if the demo could not run.
 #[track_caller]
 fn ran(output: Output) -> Output {
-    let needs = "this test needs root or user namespaces, and the program nft";
+    let needs = "this test needs root or user namespaces";
     assert_ne!(output.status.code(), Some(2), "{needs}: {}", stderr(&output));
     output
+}
+
+/// It writes rules over netlink, and runs no other program.
+#[test]
+fn the_demo_needs_no_other_program() {
+    assert!(!stdout(&weir("demo --help")).contains("nft"));
+    ran(command().arg("demo").env("PATH", "/nonexistent").output().unwrap());
 }
 
 #[test]

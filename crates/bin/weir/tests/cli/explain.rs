@@ -28,6 +28,33 @@ fn the_remedy_allows_the_connection() {
 }
 
 #[test]
+fn the_remedy_has_the_version_of_the_denying_policy() {
+    for version in ["v1alpha2", "v1beta1"] {
+        let manifests = format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: web, namespace: shop}}
+status: {{podIP: 10.0.0.1}}
+---
+apiVersion: policy.networking.k8s.io/{version}
+kind: ClusterNetworkPolicy
+metadata: {{name: closed}}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {{namespaces: {{}}}}
+  egress: [{{action: Deny, to: [{{networks: [0.0.0.0/0]}}]}}]
+"
+        );
+        let ask = "explain -f - --from shop/web --to 203.0.113.7 --port 443 -o json";
+        let answer = json(&crate::weir_reading(ask, &manifests));
+        let remedy = answer["remedy"]["add"][0].as_str().unwrap();
+        let first = format!("apiVersion: policy.networking.k8s.io/{version}\n");
+        assert!(remedy.starts_with(&first), "{remedy}");
+    }
+}
+
+#[test]
 fn a_workload_has_several_names() {
     let shop = "explain -f examples/shop/manifests --port 5432 --from shop/api";
     for workload in ["shop/deploy/web", "shop/Deployment/web", "shop/deployments/web"] {

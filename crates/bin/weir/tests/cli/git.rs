@@ -142,13 +142,13 @@ fn a_path_can_be_missing_on_one_side() {
     check(
         &output,
         expect![[r#"
-        1 pod added: shop/new
-          +  shop/new                              →  shop/api, shop/web, outside  any port
-          +  shop/api, shop/db, shop/web, outside  →  shop/new                     any port
-        --- stderr
-        note: git:main has no manifests at new
-        --- exit 1
-    "#]],
+            1 pod added: shop/new
+              +  shop/new  →  shop/api, shop/web, outside  any port
+              +  shop/api, shop/db, shop/web, outside  →  shop/new  any port
+            --- stderr
+            note: git:main has no manifests at new
+            --- exit 1
+        "#]],
     );
     check(
         &repository.weir(&["diff", "git:main", "--", "nowhere"]),
@@ -229,4 +229,42 @@ fn the_content_of_a_repository_is_only_data() {
     assert!(stderr(&output).contains("git:hostile:deploy/link.yaml is a link and is not read"));
     let output = repository.weir(&["diff", "git:main", "git:hostile", "--", "deploy/-rf"]);
     assert!(stdout(&output).contains("1 pod added: shop/dash"), "{}", crate::text_of(&output));
+}
+
+#[test]
+fn clusters_of_a_set_are_compared_together() {
+    let repository = Repository::new();
+    let example = |cluster: &str| {
+        let file = crate::root().join(format!("examples/clusterset/{cluster}/shop.yaml"));
+        std::fs::read_to_string(file).unwrap()
+    };
+    for cluster in ["east", "west"] {
+        repository.write(&format!("{cluster}/shop.yaml"), &example(cluster));
+    }
+    repository.commit();
+    // The policy of the east selects another pod of the west.
+    let relabelled = example("west").replace("app: report", "app: api");
+    repository.write("west/shop.yaml", &relabelled);
+    let clusters = ["--cluster", "east=east", "--cluster", "west=west"];
+    let opened = expect![[r#"
+        opened
+          +  west:shop/report  →  east:shop/db  5432/TCP
+        --- exit 1
+    "#]];
+    check(&repository.weir(&[&["diff", "git:main"][..], &clusters].concat()), opened);
+    let same = repository.weir(&[&["diff", ".", "."][..], &clusters].concat());
+    assert_eq!(same.status.code(), Some(0), "{}", stdout(&same));
+    let context = ["diff", ".", ".", "--cluster", "east=context:prod"];
+    for (arguments, message) in [
+        ([&["diff", "."][..], &clusters].concat(), "there is nothing to compare with"),
+        (context.to_vec(), "weir diff compares manifests of clusters"),
+        (
+            [&["diff", "git:main"][..], &clusters, &["--", "east"]].concat(),
+            "--cluster takes the place of paths after `--`",
+        ),
+    ] {
+        let output = repository.weir(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+    }
 }

@@ -83,6 +83,9 @@ fn install_reports_applies_and_is_undone() {
     assert!(text.contains("Calico (DaemonSet kube-system/calico-node)"), "{text}");
     assert!(text.contains("closed\n") && text.contains("shop/db"), "{text}");
     assert!(text.contains("no agent runs on this node"), "{text}");
+    let check = "/apis/apps/v1/namespaces/weir-system/daemonsets/weir-check";
+    let left = cluster.get(check).ok().filter(|set| set["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(left, None, "the check of the nodes is gone");
     let agent = cluster.get(AGENT).unwrap();
     assert!(arguments(&agent).contains(&"--audit"));
     let image = &agent["spec"]["template"]["spec"]["containers"][0]["image"];

@@ -204,3 +204,49 @@ fn lint_and_diff_show_the_typo_in_the_policy_of_argo_cd() {
     assert_eq!(found, [("redundant-rule", "warning", 9), ("overlapping-ports", "info", 18)]);
     assert_eq!(weir("lint -f examples/argo-cd/after").status.code(), Some(0));
 }
+
+/// A Deployment with DNS servers of its own, and a policy with this egress rule.
+fn with_resolver(server: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, namespace: shop}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{dnsPolicy: None, dnsConfig: {{nameservers: [{server}]}}, containers: [{{name: main}}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: web, namespace: shop}}
+spec:
+  podSelector: {{matchLabels: {{app: web}}}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{{podSelector: {{matchLabels: {{app: web}}}}}}]
+  - {rule}
+"
+    )
+}
+
+#[test]
+fn a_resolver_of_a_dns_config_must_be_reachable() {
+    let kube_dns = "{to: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}";
+    let block = "{to: [{ipBlock: {cidr: 8.8.8.0/24}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}";
+    let output = weir_reading("lint -f -", &with_resolver("8.8.8.8", kube_dns));
+    let text = crate::stdout(&output);
+    let finding = "shop/web can connect to others, but no policy allows it to query the DNS servers \
+                   of its dnsConfig: 8.8.8.8 [no-dns]";
+    assert!(text.contains(finding) && text.contains("`ipBlock: {cidr: 8.8.8.8/32}`"), "{text}");
+    for (server, rule) in [
+        ("8.8.8.8", block),
+        // It can be the address of a Service, whose pods the rule selects.
+        ("10.96.0.10", kube_dns),
+        // A server in the pod itself.
+        ("127.0.0.1", kube_dns),
+    ] {
+        let output = weir_reading("lint -f -", &with_resolver(server, rule));
+        assert!(!crate::stdout(&output).contains("no-dns"), "{server} {rule}: {output:?}");
+    }
+}

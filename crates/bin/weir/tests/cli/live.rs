@@ -169,6 +169,15 @@ fn services_of_a_cluster_are_read_if_an_end_needs_them() {
         assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
         assert!(stdout(&allowed).contains("shop/db  5432/TCP"), "{}", stdout(&allowed));
     }
+    let backend = json!({"service": {"name": "db", "port": {"number": 80}}});
+    let ingress = json!({"metadata": {"name": "db"}, "spec": {"defaultBackend": backend}});
+    let ingresses = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses";
+    cluster.create(ingresses, &ingress).unwrap();
+    let route = "explain --from 203.0.113.7 --to shop/ingress/db";
+    let served = weir(&format!("{route} --ingress-controller shop/web"), &kubeconfig);
+    assert_eq!(served.status.code(), Some(0), "{}", stderr(&served));
+    let matrix = stdout(&weir("matrix -n shop --ingress-controller shop/web", &kubeconfig));
+    assert!(matrix.contains("ingress: the ports that routes lead to, from shop/web"), "{matrix}");
     let list = &["list"];
     let rights = [
         Right { group: "", resources: &["pods", "namespaces", "nodes"], verbs: list },
@@ -176,6 +185,11 @@ fn services_of_a_cluster_are_read_if_an_end_needs_them() {
     ];
     let user = cluster.user("guest", &rights).unwrap();
     let kubeconfig = user.write_kubeconfig(folder.path()).unwrap();
+    let unknown = weir(route, &kubeconfig);
+    assert_eq!(unknown.status.code(), Some(2));
+    let unread_routes = "not allowed to list ingresses.networking.k8s.io";
+    assert!(stderr(&unknown).contains(unread_routes), "{}", stderr(&unknown));
+    assert_eq!(weir("matrix -n shop", &kubeconfig).status.code(), Some(0));
     let pods = weir("explain --from shop/web --to shop/db --port 5432", &kubeconfig);
     assert_eq!((pods.status.code(), stderr(&pods)), (Some(0), String::new()));
     let unread = "not allowed to list services: Services and their addresses are unknown";

@@ -5,6 +5,8 @@
 mod aci;
 mod addresses;
 mod agent;
+#[cfg(target_os = "linux")]
+mod check;
 #[cfg(unix)]
 mod ci;
 mod clusters;
@@ -15,6 +17,7 @@ mod demo;
 mod diff;
 mod explain;
 mod git;
+mod guarantees;
 mod inputs;
 mod install;
 mod lint;

@@ -52,9 +52,20 @@ fn pods_that_no_rule_distinguishes_share_a_row() {
             shop/p10 and 29 more  ✓                    ✓                     ✓
             outside               ✗                    ✓                     ·
 
-            ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+            ✓ all, ~ some of: the ports that the destination's containers declare, every
+              port if there are none
             ✗ closed, on every port
             60 pods in 2 rows: pods that are alike share a row
+            shop/p1 and 29 more: shop/p1, shop/p11, shop/p13, shop/p15, shop/p17, shop/p19,
+              shop/p21, shop/p23, shop/p25, shop/p27, shop/p29, shop/p3, shop/p31, shop/p33,
+              shop/p35, shop/p37, shop/p39, shop/p41, shop/p43, shop/p45, shop/p47,
+              shop/p49, shop/p5, shop/p51, shop/p53, shop/p55, shop/p57, shop/p59, shop/p7,
+              shop/p9
+            shop/p10 and 29 more: shop/p10, shop/p12, shop/p14, shop/p16, shop/p18, shop/p2,
+              shop/p20, shop/p22, shop/p24, shop/p26, shop/p28, shop/p30, shop/p32,
+              shop/p34, shop/p36, shop/p38, shop/p4, shop/p40, shop/p42, shop/p44, shop/p46,
+              shop/p48, shop/p50, shop/p52, shop/p54, shop/p56, shop/p58, shop/p6, shop/p60,
+              shop/p8
             --- exit 0
         "#]],
     );
@@ -153,17 +164,18 @@ fn an_open_port_that_is_not_evaluated_is_shown() {
     check(
         &weir_reading("matrix -f -", &manifests),
         expect![[r#"
-        from ↓  to →  shop/db  outside
-        shop/db       ·        ✓
-        outside       ~        ·
+            from ↓  to →  shop/db  outside
+            shop/db       ·        ✓
+            outside       ~        ·
 
-        ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
-        ✗ closed, on every port
+            ✓ all, ~ some of: the ports that the destination's containers declare, every
+              port if there are none
+            ✗ closed, on every port
 
-        open ports where only some are open:
-          outside  →  shop/db  only other ports: 22/TCP
-        --- exit 0
-    "#]],
+            open ports where only some are open:
+              outside  →  shop/db  only other ports: 22/TCP
+            --- exit 0
+        "#]],
     );
     check(
         &weir_reading("matrix -f - --port any", &manifests),
@@ -206,15 +218,16 @@ fn declared_ports_are_evaluated_with_or_without_a_name() {
     check(
         &weir_reading("matrix -f -", &manifests),
         expect![[r#"
-        from ↓  to →   shop/cart  shop/currency  outside
-        shop/cart      ·          ✓              ✓
-        shop/currency  ✓          ·              ✓
-        outside        ✓          ✓              ·
+            from ↓  to →   shop/cart  shop/currency  outside
+            shop/cart      ·          ✓              ✓
+            shop/currency  ✓          ·              ✓
+            outside        ✓          ✓              ·
 
-        ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
-        ✗ closed, on every port
-        --- exit 0
-    "#]],
+            ✓ all, ~ some of: the ports that the destination's containers declare, every
+              port if there are none
+            ✗ closed, on every port
+            --- exit 0
+        "#]],
     );
 }
 
@@ -223,19 +236,20 @@ fn a_namespace_is_shown_with_its_connections_to_other_namespaces() {
     check(
         &weir("matrix -f examples/shop/manifests -n shop"),
         expect![[r#"
-            from ↓  to →         shop/api  shop/db  shop/web  other namespaces  outside the cluster
-            shop/api             ·         ✗        ✗         ~                 ✗
-            shop/db              ✗         ·        ✗         ~                 ✗
-            shop/web             ~         ✗        ·         ~                 ✗
-            other namespaces     ~         ~        ~         ·                 ·
-            outside the cluster  ✗         ✗        ~         ·                 ·
+               from ↓  to →         1  2  3  4  5
+            1  shop/api             ·  ✗  ✗  ~  ✗
+            2  shop/db              ✗  ·  ✗  ~  ✗
+            3  shop/web             ~  ✗  ·  ~  ✗
+            4  other namespaces     ~  ~  ~  ·  ·
+            5  outside the cluster  ✗  ✗  ~  ·  ·
 
-            ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
+            ✓ all, ~ some of: the ports that the destination's containers declare, every
+              port if there are none
             ✗ closed, on every port
 
             open ports where only some are open:
-              shop/web             →  shop/api  8080/TCP
               outside the cluster  →  shop/web  8080/TCP
+              shop/web             →  shop/api  8080/TCP
 
             open connections from and to other namespaces:
               shop/* (3)           →  kube-system/coredns  53/TCP, 53/UDP

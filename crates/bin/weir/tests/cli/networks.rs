@@ -34,25 +34,26 @@ fn a_matrix_marks_what_it_does_not_judge() {
     check(
         &weir_reading("matrix -f -", NETWORKS),
         expect![[r#"
-        from ↓  to →  blue/a  blue/b  shop/x  shop/y  shop/z  outside
-        blue/a        ·       ?       ?       ?       ?       ?
-        blue/b        ?       ·       ?       ?       ?       ?
-        shop/x        ?       ?       ·       ✗?      ✗       ✓?
-        shop/y        ?       ?       ✗?      ·       ✗       ✓?
-        shop/z        ?       ?       ✗       ✗       ·       ✓
-        outside       ?       ?       ✗?      ✗?      ✗       ·
+            from ↓  to →  blue/a  blue/b  shop/x  shop/y  shop/z  outside
+            blue/a        ·       ?       ?       ?       ?       ?
+            blue/b        ?       ·       ?       ?       ?       ?
+            shop/x        ?       ?       ·       ✗?      ✗       ✓?
+            shop/y        ?       ?       ✗?      ·       ✗       ✓?
+            shop/z        ?       ?       ✗       ✗       ·       ✓
+            outside       ?       ?       ✗?      ✗?      ✗       ·
 
-        ✓ all, ~ some of: the ports that the destination's containers declare, every port if there are none
-        ✗ closed, on every port
-        ? not judged: an end is not on the cluster network
-        ✓? ~? ✗? the cluster network alone; other networks are not judged
-        --- stderr
-        -:1: warning: UserDefinedNetwork blue/net replaces the cluster network for blue/a and 1 more pod; weir does not judge their connections [unjudged-network]
-          hint: do not rely on results about these pods: the network can separate or connect them
-        -:10: warning: the secondary network shop/lan connects shop/x and 1 more pod; weir does not judge its connections [unjudged-network]
-          hint: NetworkPolicies do not apply to a secondary network; results are about the cluster network
-        --- exit 0
-    "#]],
+            ✓ all, ~ some of: the ports that the destination's containers declare, every
+              port if there are none
+            ✗ closed, on every port
+            ? not judged: an end is not on the cluster network
+            ✓? ~? ✗? the cluster network alone; other networks are not judged
+            --- stderr
+            -:1: warning: UserDefinedNetwork blue/net replaces the cluster network for blue/a and 1 more pod; weir does not judge their connections [unjudged-network]
+              hint: do not rely on results about these pods: the network can separate or connect them
+            -:10: warning: the secondary network shop/lan connects shop/x and 1 more pod; weir does not judge its connections [unjudged-network]
+              hint: NetworkPolicies do not apply to a secondary network; results are about the cluster network
+            --- exit 0
+        "#]],
     );
     let matrix = json(&weir_reading("matrix -f - -o json", NETWORKS));
     let cell = |from: &str, to: &str| {
@@ -107,4 +108,37 @@ fn a_diff_lists_the_pods_that_it_does_not_judge() {
     let diff = json(&output);
     assert_eq!(diff["notJudged"], serde_json::json!(["blue/a", "blue/b", "blue/c"]));
     assert_eq!(diff["added"]["pods"], serde_json::json!([]));
+}
+
+#[test]
+fn probes_of_pods_on_other_networks_are_not_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("networks.yaml"), NETWORKS).unwrap();
+    let tests = folder.path().join("tests.yaml");
+    let case = |from: &str, to: &str, expect: &str| {
+        format!(
+            "{{name: {from}, manifests: [networks.yaml], probes: \
+             [{{from: {{pod: {from}}}, to: {{pod: {to}}}, port: 80, expect: {expect}}}]}}\n---\n"
+        )
+    };
+    let cases = [
+        case("blue/a", "blue/b", "allow"),
+        case("shop/z", "blue/a", "deny"),
+        case("shop/x", "shop/z", "deny"),
+        case("shop/z", "203.0.113.1", "allow").replace("{pod: 203.0.113.1}", "{ip: 203.0.113.1}"),
+    ];
+    fs::write(&tests, cases.concat()).unwrap();
+    let output = weir(&format!("test {} -o json", tests.display()));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let run = json(&output);
+    for case in [0, 1] {
+        let error = run["cases"][case]["error"].as_str().unwrap();
+        let expected = "weir does not judge the connections of blue/a: UserDefinedNetwork blue/net \
+                        replaces its cluster network";
+        assert!(error.contains(expected), "{error}");
+    }
+    let note = "shop/x also has the network shop/lan; weir judges only the cluster network";
+    assert_eq!(run["cases"][2]["probes"][0]["assumptions"], serde_json::json!([note]));
+    assert_eq!(run["cases"][3]["probes"][0].get("assumptions"), None);
+    assert_eq!((run["passed"].as_u64(), run["failed"].as_u64()), (Some(2), Some(2)));
 }

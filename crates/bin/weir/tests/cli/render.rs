@@ -1,6 +1,8 @@
 use std::fs;
 
-use crate::{json, stderr, stdout, weir, weir_reading};
+use expect_test::expect;
+
+use crate::{check, json, stderr, stdout, weir, weir_reading};
 
 #[test]
 fn rules_that_are_shared_are_printed_once() {
@@ -197,4 +199,51 @@ fn a_policy_without_pods_on_the_node_is_said_to_have_none() {
     let text = render("--node n1");
     assert!(text.contains("\"shop/deny ingress: KUBE-NWPLCY-ISOLATED-INGRESS\""), "{text}");
     assert!(text.contains("add KUBE-DST-ISOLATED 10.0.0.1 comment"), "{text}");
+}
+
+#[test]
+fn the_policies_that_memcacheds_become_are_printed_as_manifests() {
+    let of_one = weir("render -f examples/memcached/manifests --generated");
+    check(
+        &of_one,
+        expect![[r#"
+        # Memcached default/my-cache
+        ---
+        apiVersion: networking.k8s.io/v1
+        kind: NetworkPolicy
+        metadata:
+          name: my-cache
+          namespace: default
+        spec:
+          podSelector: {matchLabels: {app.kubernetes.io/instance: my-cache, app.kubernetes.io/managed-by: memcached-operator, app.kubernetes.io/name: memcached}}
+          policyTypes: [Ingress]
+          ingress:
+          - from:
+            - namespaceSelector: {matchLabels: {env: production}}
+              podSelector: {matchLabels: {app: my-webapp}}
+            ports:
+            - {protocol: TCP, port: 11211}
+            - {protocol: TCP, port: 11212}
+            - {protocol: TCP, port: 9150}
+        --- exit 0
+    "#]],
+    );
+    let policy = stdout(&of_one);
+    let clusters =
+        "--cluster east=examples/memcached/manifests --cluster west=examples/clusterset/west";
+    let of_set = weir(&format!("render {clusters}"));
+    let (head, rest) = policy.split_once('\n').unwrap();
+    let expected = format!("# east: {}\n{rest}", head.trim_start_matches("# "));
+    assert_eq!(stdout(&of_set), expected);
+    // The manifest is the policy that counts: without the Memcached, the verdicts are the same.
+    let without =
+        std::fs::read_to_string(crate::root().join("examples/memcached/manifests/cache.yaml"));
+    let without = without.unwrap();
+    let (before, after) = without.split_once("apiVersion: memcached").unwrap();
+    let (_, after) = after.split_once("---\n").unwrap();
+    let manifests = format!("{before}{after}{rest}");
+    let output = weir_reading("diff examples/memcached/manifests -", &manifests);
+    assert_eq!(output.status.code(), Some(0), "{}", crate::text_of(&output));
+    let none = weir("render -f examples/shop/manifests --generated");
+    assert_eq!(stdout(&none), "# there are no Memcacheds with a policy\n");
 }

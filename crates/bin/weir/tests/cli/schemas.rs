@@ -10,6 +10,7 @@ use crate::{root, schema, stdout, weir, weir_reading};
 
 const SHOP: &str = "-f examples/shop/manifests";
 const SERVICES: &str = "examples/shop/services.yaml";
+const INGRESS: &str = "examples/shop/ingress.yaml";
 const SET: &str = "--cluster east=examples/clusterset/east --cluster west=examples/clusterset/west";
 
 /// The commands that run without an agent. Tests of the agent validate the others.
@@ -22,8 +23,10 @@ fn commands() -> Vec<String> {
         format!("explain {SHOP} --from shop/api --to shop/db --port 5432"),
         format!("explain {SHOP} -f {SERVICES} --from shop/api --to shop/svc/db --port 5432"),
         format!("explain {SHOP} --from 203.0.113.7 --to shop/deployment/web --port http"),
+        format!("explain {SHOP} -f {SERVICES} -f {INGRESS} --from 203.0.113.7 --to shop/ing/shop"),
         format!("matrix {SHOP}"),
         format!("matrix {SHOP} -n shop"),
+        format!("matrix {SHOP} -f {SERVICES} -f {INGRESS}"),
         format!("matrix {SHOP} --exposure"),
         format!("diff {SHOP}/apps examples/shop/manifests/policies examples/shop/repaired"),
         format!("diff -f examples/shop/repaired examples/shop/repaired {}", &SHOP[3..]),
@@ -31,6 +34,7 @@ fn commands() -> Vec<String> {
         format!("render {SHOP} --datapath hcn"),
         format!("render {SHOP} --datapath opflex"),
         format!("render {SET}"),
+        "render -f examples/memcached/manifests --generated".to_owned(),
     ]
 }
 
@@ -56,8 +60,18 @@ fn every_schema_is_used_and_documented() {
         .map(|version| version.split('/').nth(1).unwrap().to_owned())
         .collect();
     // Other tests validate the output of commands that need an agent or a cluster.
-    let others =
-        ["drop", "drops", "finding", "render-live", "status", "status-nodes", "status-opflex"];
+    let others = [
+        "datapath-dump",
+        "drop",
+        "drops",
+        "finding",
+        "names",
+        "render-live",
+        "status",
+        "status-nodes",
+        "status-opflex",
+        "status-policy",
+    ];
     used.extend(others.map(ToOwned::to_owned));
     let page = fs::read_to_string(root().join("docs/reference/json.md")).unwrap();
     let mut files = BTreeSet::new();

@@ -33,6 +33,180 @@ fn all_cases_of_the_repository_pass_in_a_kernel() {
     all_pass("test --datapath nftables cases/upstream cases/semantics");
 }
 
+/// The cases with ClusterNetworkPolicies, as v1beta1.
+fn cases_of_v1beta1(folder: &std::path::Path) -> usize {
+    let cases = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases");
+    std::fs::create_dir(folder.join("manifests")).unwrap();
+    let manifests = "manifests/quarters.yaml";
+    std::fs::copy(cases.join("conformance").join(manifests), folder.join(manifests)).unwrap();
+    let mut replaced = 0;
+    let conformance = ["admin-tier", "baseline-tier", "integration"];
+    let conformance = conformance.map(|name| format!("conformance/{name}.yaml"));
+    let semantics = ["semantics/c.yaml", "semantics/d.yaml"].map(str::to_owned);
+    for path in semantics.into_iter().chain(conformance) {
+        let text = std::fs::read_to_string(cases.join(&path)).unwrap();
+        let [old, new] = ["v1alpha2", "v1beta1"].map(|v| format!("policy.networking.k8s.io/{v}"));
+        replaced += text.matches(&old).count();
+        let file = folder.join(path.replace('/', "-"));
+        std::fs::write(file, text.replace(&old, &new)).unwrap();
+    }
+    replaced
+}
+
+/// Probes of the cases that [`cases_of_v1beta1`] writes, which all pass.
+#[track_caller]
+fn v1beta1_passes(run: fn(&str) -> std::process::Output, datapath: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(cases_of_v1beta1(folder.path()) > 80);
+    let output = run(&format!("test --datapath {datapath} {}", folder.path().display()));
+    let text = stdout(&output);
+    let closing = text.lines().last().unwrap_or_default();
+    assert!(closing.ends_with(" passed, 0 failed"), "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn policies_of_v1beta1_pass_every_case_of_v1alpha2() {
+    v1beta1_passes(weir, "sim");
+}
+
+/// With real packets. Needs root or user namespaces.
+#[cfg(target_os = "linux")]
+#[test]
+fn policies_of_v1beta1_pass_every_case_in_a_kernel() {
+    v1beta1_passes(weir, "nftables");
+    v1beta1_passes(weir_with_iptables, "iptables");
+}
+
+/// Runs weir with iptables-nft.
+#[cfg(target_os = "linux")]
+fn weir_with_iptables(words: &str) -> std::process::Output {
+    let programs = variant::programs(variant::NFT);
+    let mut command = command();
+    command.env("PATH", variant::path(programs.path()));
+    command.args(words.split(' ')).output().unwrap()
+}
+
+/// Cases of the repository, with a rule about a domain name for every pod.
+#[cfg(target_os = "linux")]
+fn cases_with_names(folder: &std::path::Path, parts: &[&str]) {
+    let rule = serde_json::json!({
+        "apiVersion": "policy.networking.k8s.io/v1beta1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "names-on"},
+        "spec": {
+            "tier": "Admin", "priority": 1000, "subject": {"namespaces": {}},
+            "egress": [{"action": "Accept", "to": [{"domainNames": ["names.example.com"]}]}],
+        },
+    });
+    let dns = serde_json::json!({"names.example.com": ["198.18.7.7"]});
+    let cases = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases");
+    for part in parts {
+        let (from, to) = (cases.join(part), folder.join(part));
+        std::fs::create_dir_all(to.join("manifests")).unwrap();
+        for file in std::fs::read_dir(&from).unwrap().map(|file| file.unwrap().file_name()) {
+            let Ok(text) = std::fs::read_to_string(from.join(&file)) else { continue };
+            let changed = if file.to_str().unwrap().ends_with(".json") {
+                let mut all: serde_json::Value = serde_json::from_str(&text).unwrap();
+                for case in all.as_array_mut().unwrap() {
+                    case["adminPolicies"] = serde_json::json!([rule]);
+                    case["dns"] = dns.clone();
+                }
+                all.to_string()
+            } else {
+                let documents = text.split("\n---\n").map(|case| {
+                    let policies = "adminPolicies:\n";
+                    let case = if case.contains(policies) {
+                        case.replacen(policies, &format!("{policies}- {rule}\n"), 1)
+                    } else {
+                        assert!(!case.contains("adminPolicies"), "{case}");
+                        format!("{case}\nadminPolicies: [{rule}]\n")
+                    };
+                    let name = "names.example.com: [198.18.7.7]";
+                    let forms =
+                        [("\ndns: {", format!("{name}, ")), ("\ndns:\n", format!("  {name}\n"))];
+                    match forms.into_iter().find(|(before, _)| case.contains(before)) {
+                        Some((before, name)) => {
+                            case.replacen(before, &format!("{before}{name}"), 1)
+                        }
+                        None => format!("{case}\ndns: {dns}\n"),
+                    }
+                });
+                documents.collect::<Vec<_>>().join("\n---\n")
+            };
+            std::fs::write(to.join(file), changed).unwrap();
+        }
+        for file in std::fs::read_dir(from.join("manifests")).into_iter().flatten() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), to.join("manifests").join(file.file_name())).unwrap();
+        }
+    }
+}
+
+/// With real packets and a real resolver, whose answers the nodes observe during all probes.
+#[cfg(target_os = "linux")]
+#[track_caller]
+fn passes_with_names(run: fn(&str) -> std::process::Output, datapath: &str, parts: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    cases_with_names(folder.path(), parts);
+    let text = stdout(&run(&format!("test --datapath {datapath} {}", folder.path().display())));
+    let paths: Vec<String> = parts.iter().map(|part| format!("cases/{part}")).collect();
+    let expected = stdout(&weir(&format!("test {}", paths.join(" "))));
+    assert!(expected.ends_with(" passed, 0 failed\n"), "{expected}");
+    assert_eq!(text.lines().last(), expected.lines().last(), "{text}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn all_cases_pass_with_names_in_a_kernel() {
+    passes_with_names(weir, "nftables", &["upstream", "semantics", "conformance"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn cases_pass_with_names_in_a_kernel_with_iptables() {
+    passes_with_names(weir_with_iptables, "iptables", &["semantics"]);
+}
+
+/// The expectations of the conformance suite of network-policy-api.
+#[test]
+fn conformance_cases_pass() {
+    let output = weir("test cases/conformance");
+    assert!(stdout(&output).ends_with("\n914 passed, 0 failed\n"), "{}", stdout(&output));
+}
+
+/// With real packets. Needs root or user namespaces.
+#[cfg(target_os = "linux")]
+#[test]
+fn conformance_cases_pass_in_a_kernel() {
+    let output = weir("test --datapath nftables cases/conformance");
+    assert!(stdout(&output).ends_with("\n914 passed, 0 failed\n"), "{}", stdout(&output));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn conformance_cases_pass_in_a_kernel_with_iptables() {
+    let programs = variant::programs(variant::NFT);
+    let mut command = command();
+    command.env("PATH", variant::path(programs.path()));
+    let output = command.args(["test", "--datapath", "iptables", "cases/conformance"]).output();
+    let output = output.unwrap();
+    assert!(stdout(&output).ends_with("\n914 passed, 0 failed\n"), "{}", stdout(&output));
+}
+
+/// The ACLs of Windows deny SCTP that a rule allows or passes by port, and the result says so.
+#[test]
+fn conformance_cases_pass_in_acls_but_for_sctp() {
+    let answer = json(&weir("test --datapath hcn -o json cases/conformance"));
+    for case in answer["cases"].as_array().unwrap() {
+        for probe in case["probes"].as_array().unwrap() {
+            let is_short = probe["protocol"] == "SCTP" && probe["verdict"] == "deny";
+            assert!(probe["verdict"] == probe["expect"] || is_short, "{} {probe}", case["name"]);
+        }
+    }
+    assert_eq!((answer["passed"].as_u64(), answer["failed"].as_u64()), (Some(818), Some(96)));
+}
+
 /// With iptables. Needs the programs of both variants.
 #[cfg(target_os = "linux")]
 #[test]

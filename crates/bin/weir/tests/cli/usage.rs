@@ -71,8 +71,8 @@ fn completions_exist_for_every_shell() {
             assert!(stdout(&output).contains(datapath) || shell == "elvish", "{shell} {datapath}");
         }
         if shell == "bash" {
-            let values =
-                stdout(&output).matches(r#"compgen -W "clusterset hpp memcached""#).count();
+            let values = r#"compgen -W "clusterset conditions hpp memcached""#;
+            let values = stdout(&output).matches(values).count();
             assert_eq!(values, 2, "--enable and --only");
         }
     }
@@ -293,4 +293,17 @@ fn untrusted_text_is_escaped() {
         assert!(!message.contains("\nfake line"), "{name} {rest:?}: {message}");
         assert!(!message.is_empty() && output.status.code() < Some(3), "{name} {rest:?}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_named() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut lint = command();
+    lint.args(["lint", "-f", "examples/shop/manifests"]).stdout(full).stderr(Stdio::piped());
+    let output = lint.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let expected =
+        "error: cannot write to standard output: No space left on device (os error 28)\n";
+    assert_eq!(stderr(&output), expected);
 }

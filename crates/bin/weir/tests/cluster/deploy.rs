@@ -159,6 +159,7 @@ fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cl
     let done = lab.on_node("n1", || command.output()).unwrap().unwrap();
     assert!(done.status.success(), "{cleanup}: {}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(reaches(81), Verdict::Allow, "{cleanup}");
+    assert!(!volume(scratch, "socket").join("agent.sock").exists(), "{cleanup}");
 }
 
 /// A pod starts behind a chain of plugins that ends with ours, even if the agent must request the

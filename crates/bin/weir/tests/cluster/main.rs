@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod cases;
+mod conditions;
 mod controllers;
 mod deploy;
 mod faults;
@@ -20,6 +21,7 @@ mod runtime;
 mod shop;
 mod site;
 mod trouble;
+mod upgrade;
 
 use std::{env, process::ExitCode};
 
@@ -37,6 +39,11 @@ fn main() -> ExitCode {
         trial("shared_cases_hold_across_two_nodes", cases::across_two_nodes),
         trial("an_agent_needs_only_the_permissions_of_the_manifests", life::in_a_cluster),
         trial("failures_of_the_api_server_change_no_verdict", trouble::no_verdict_changes),
+        trial("an_upgrade_of_a_definition_changes_no_verdict", upgrade::changes_no_verdict),
+        trial(
+            "conditions_say_where_policies_are_in_force",
+            conditions::say_where_policies_are_in_force,
+        ),
         trial("broken_answers_of_the_api_server_change_no_rule", faults::change_no_rule),
         trial("rules_apply_to_the_first_packets_of_two_hundred_pods", first::two_hundred),
     ];

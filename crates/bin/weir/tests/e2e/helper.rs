@@ -67,8 +67,8 @@ fn collect(address: SocketAddr) -> ! {
     }
 }
 
-/// Connects again and again: to an address that must be reachable, and to one that must not be. It prints
-/// a line for each wrong verdict, and the counts every second.
+/// Connects again and again: to an address that must be reachable once it was, and to one that must never
+/// be. It prints a line for each wrong verdict, and the counts every second.
 fn steady(allowed: SocketAddr, denied: SocketAddr) -> ! {
     const PATIENCE: Duration = Duration::from_secs(4);
     thread::spawn(move || {
@@ -79,11 +79,19 @@ fn steady(allowed: SocketAddr, denied: SocketAddr) -> ! {
             }
         }
     });
-    let (mut count, mut reported) = (0, Instant::now());
+    // The node of the server may not know the address of this pod yet.
+    while TcpStream::connect_timeout(&allowed, PATIENCE).is_err() {}
+    let (mut count, start) = (1, Instant::now());
+    let mut reported = start;
     loop {
         match TcpStream::connect_timeout(&allowed, PATIENCE) {
             Ok(_) => count += 1,
-            Err(error) => println!("WRONG {allowed} was not reached: {error}"),
+            Err(error) => {
+                let age = start.elapsed().as_secs();
+                println!(
+                    "WRONG {allowed} was not reached at {age} s, after {count} times: {error}"
+                );
+            }
         }
         if reported.elapsed() > Duration::from_secs(1) {
             println!("count {count}");

@@ -1,15 +1,17 @@
-//! Installing and uninstalling the chart.
+//! Installing and uninstalling, with helm and with `kubectl weir`.
 
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
 
 use crate::{
-    pods::{idle, namespace, policy},
+    pods::{idle, namespace, policy, with_shell},
     site::{SYSTEM, Site, succeed},
 };
 
 /// The policy that decides: only `friend` reaches `target`.
 pub(crate) fn default_deny(site: &mut Site) {
-    let name = "first";
+    let name = "chart";
     let (one, two) = ("n1", "n2");
     let only_friend = json!({
         "podSelector": {"matchLabels": {"pod": "target"}},
@@ -18,8 +20,8 @@ pub(crate) fn default_deny(site: &mut Site) {
     site.apply(&[
         namespace(name),
         idle(name, "target", two),
-        idle(name, "friend", one),
-        idle(name, "other", one),
+        with_shell(name, "friend", one),
+        with_shell(name, "other", one),
         idle(name, "neighbour", two),
         policy(name, "only-friend", only_friend),
     ]);
@@ -45,10 +47,15 @@ pub(crate) fn default_deny(site: &mut Site) {
     site.helm_upgrade(&[]);
     let (passed, output) = site.test_live(&tests);
     assert!(passed && output.contains("6 passed, 0 failed"), "{output}");
+    // The same from existing containers. That of the neighbour has no shell.
+    let (passed, output) = site.test_live_by_exec(&tests);
+    assert!(!passed && output.contains("4 passed, 2 failed"), "{output}");
+    let unknown = "the container of chart/neighbour cannot try it: it printed no result";
+    assert!(output.contains(unknown), "{output}");
     site.delete_namespace(name);
 }
 
-/// The files on the disk of a node that weir may change, and its rules. The socket in `/run` is in memory.
+/// The rules of a node, and the files that weir may change.
 fn traces(site: &Site) -> Vec<String> {
     site.testbed
         .nodes()
@@ -65,7 +72,9 @@ fn traces(site: &Site) -> Vec<String> {
                     .any(|word| line.contains(word))
             };
             let chains: Vec<&str> = chains.lines().filter(ours).collect();
-            let files = read("ls -A /opt/cni/bin /etc/cni/net.d; cat /etc/cni/net.d/*; true");
+            let files = read(
+                "ls -A /opt/cni/bin /etc/cni/net.d; cat /etc/cni/net.d/*; ls -A /run/weir 2>/dev/null; true",
+            );
             format!(
                 "{tables}{chains:?}{files}{}",
                 read("ipset list -name 2>/dev/null | grep -v ^KUBE-; true")
@@ -74,28 +83,95 @@ fn traces(site: &Site) -> Vec<String> {
         .collect()
 }
 
+/// Fails if a node has no trace of weir.
+#[track_caller]
+fn assert_installed(site: &Site) {
+    for node in traces(site) {
+        assert!(node.contains("weir-cni") && node.contains("agent.sock"), "{node}");
+    }
+}
+
+/// Fails if a node has a trace of weir, or if pods no longer start in a new namespace of this name.
+#[track_caller]
+fn assert_gone(site: &Site, name: &str) {
+    for node in traces(site) {
+        let words = ["weir", "kube-router", "agent.sock"];
+        assert!(!words.iter().any(|word| node.to_lowercase().contains(word)), "{node}");
+    }
+    site.apply(&[namespace(name), idle(name, "one", "n1"), idle(name, "two", "n2")]);
+    site.await_pods(name, &["one", "two"]);
+    site.delete_namespace(name);
+}
+
 /// Cleanup and uninstall, as the guide says, leave no rule, file or CNI entry.
 pub(crate) fn uninstall(site: &mut Site) {
-    // The other tests may have left an agent.
-    for (name, values) in
-        [("after-nftables", &[][..]), ("after-iptables", &["agent.datapath=iptables"])]
-    {
-        site.helm_upgrade(values);
-        let installed = traces(site);
-        assert!(installed.iter().all(|node| node.contains("weir-cni")), "{installed:#?}");
-        let cleanup = [values, &["cleanup.enabled=true"]].concat();
-        site.helm_upgrade(&cleanup);
-        site.rollout("weir-cleanup");
-        succeed(site.helm().args(["uninstall", "weir", "--namespace", SYSTEM, "--wait"]));
-        for node in traces(site) {
-            assert!(
-                !node.to_lowercase().contains("weir") && !node.contains("KUBE-ROUTER"),
-                "{node}"
-            );
+    // As the test before it, so that a run of all tests installs nothing.
+    let values = ["agent.datapath=iptables"];
+    site.helm_upgrade(&values);
+    assert_installed(site);
+    site.helm_upgrade(&[values[0], "cleanup.enabled=true"]);
+    site.rollout("weir-cleanup");
+    succeed(site.helm().args(["uninstall", "weir", "--namespace", SYSTEM, "--wait"]));
+    site.forget_values();
+    site.kubectl(&["delete", "namespace", SYSTEM]);
+    assert_gone(site, "after-helm");
+}
+
+/// The commands of the guide without Helm: audit, enforce, removal.
+pub(crate) fn kubectl_weir(site: &mut Site) {
+    let name = "first";
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/first-cluster");
+    let [manifests, tests] = ["manifests.yaml", "tests.yaml"].map(|name| example.join(name));
+    site.kubectl(&["apply", "-f", manifests.to_str().unwrap()]);
+    site.await_pods(name, &["server", "client", "other"]);
+    let run = |words: &str| {
+        let (status, output) = site.kubectl_weir(words);
+        assert_eq!(status, Some(0), "kubectl weir {words}: {output}");
+        output
+    };
+    let nodes = |output: &str, cells: &[&str]| {
+        for node in ["n1", "n2"] {
+            let line = output.lines().find(|line| line.starts_with(node));
+            let line = line.unwrap_or_else(|| panic!("{output}"));
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words[1..=cells.len()], *cells, "{output}");
         }
-        // Pods start again without weir.
-        site.apply(&[namespace(name), idle(name, "one", "n1"), idle(name, "two", "n2")]);
-        site.await_pods(name, &["one", "two"]);
-        site.delete_namespace(name);
-    }
+    };
+
+    // One node has a wrong setting and rules of another engine.
+    let on_first = |script: &str| site.testbed.nodes()[0].run("sh", &["-c", script]).unwrap();
+    on_first("nft add table ip calico; echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables");
+    let version = env!("CARGO_PKG_VERSION");
+    let (status, output) = site.kubectl_weir("install --audit --timeout 40");
+    assert_eq!(status, Some(1), "{output}");
+    assert!(output.contains("node n1: net.bridge.bridge-nf-call-iptables is 0"), "{output}");
+    assert!(output.contains("node n1: rules of Calico also filter packets of pods"), "{output}");
+    assert!(output.contains("checked nodes: 1 of 2 have all that nftables needs"), "{output}");
+    assert!(output.contains("connections that the policies of the cluster deny"), "{output}");
+    assert!(output.contains("first/server"), "{output}");
+    nodes(&output, &[version, "nftables", "audit"]);
+    on_first("nft delete table ip calico; echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables");
+    site.wait_until("both nodes are ready", || site.kubectl_weir("status").0 == Some(0));
+    nodes(&run("status"), &[version, "nftables", "audit", "yes", "yes", "0"]);
+    assert_installed(site);
+    let (passed, output) = site.test_live_file(&tests);
+    assert!(!passed && output.contains("1 passed, 3 failed"), "audit mode: {output}");
+    site.wait_until("the nodes report packets", || {
+        let status: Value = serde_json::from_str(&run("status -o json")).unwrap();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().filter_map(|node| node["drops"].as_u64()).sum::<u64>() >= 3
+    });
+
+    nodes(&run("upgrade --audit=false"), &[version, "nftables", "enforce", "yes", "yes", "0"]);
+    let (passed, output) = site.test_live_file(&tests);
+    assert!(passed, "{output}");
+    site.delete_namespace(name);
+
+    let output = run("uninstall");
+    assert!(output.contains("deleted everything"), "{output}");
+    site.wait_until("the namespace of the agents is gone", || {
+        let names = site.kubectl(&["get", "namespaces", "-o", "name"]);
+        !names.contains(SYSTEM)
+    });
+    assert_gone(site, "after-plugin");
 }

@@ -1,6 +1,6 @@
 //! Agents, nodes and the API server that stop, while traffic goes on.
 
-use std::{thread, time::Duration};
+use std::{env, thread, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,17 @@ use crate::{
 };
 
 /// Pods that connect all the time: to a server that admits them, and to one that does not.
-struct Steady {
+pub(crate) struct Steady {
     name: &'static str,
 }
 
 impl Steady {
+    /// Those of the last test, or new ones with this name.
+    fn resume(site: &mut Site, name: &'static str) -> Self {
+        site.helm_upgrade(&[]);
+        site.steady.take().unwrap_or_else(|| Steady::start(site, name))
+    }
+
     fn start(site: &Site, name: &'static str) -> Self {
         let admits = |allowed: &str| {
             json!({
@@ -66,7 +72,8 @@ impl Steady {
         site.wait_until("connections go on", || self.count(site) > since);
         let log = self.log(site);
         let wrong: Vec<&str> = log.lines().filter(|line| line.starts_with("WRONG")).collect();
-        assert!(wrong.is_empty(), "{wrong:#?}");
+        // The logs of the agents name the packets that they dropped.
+        assert!(wrong.is_empty(), "{wrong:#?}\n{}", site.agent_logs());
     }
 
     fn end(self, site: &Site) {
@@ -76,27 +83,30 @@ impl Steady {
 
 /// A changed DaemonSet replaces one agent after the other; a rollback does the same.
 pub(crate) fn upgrade_and_rollback(site: &mut Site) {
-    site.helm_upgrade(&[]);
-    let steady = Steady::start(site, "upgrade");
+    let steady = Steady::resume(site, "upgrade");
+    // As in the chart; this alone replaces no agent.
+    let one_by_one = "agent.updateStrategy.rollingUpdate.maxUnavailable=10%";
+    site.helm_upgrade(&[one_by_one]);
     let before = steady.count(site);
-    site.helm_upgrade(&["agent.logFormat=text"]);
+    site.helm_upgrade(&[one_by_one, "agent.logFormat=text"]);
     let between = steady.count(site);
     steady.assert_right(site, before);
     succeed(site.helm().args(["rollback", "weir", "--namespace", SYSTEM]));
+    site.forget_values();
     site.rollout("weir-agent");
     steady.assert_right(site, between);
-    steady.end(site);
+    site.steady = Some(steady);
 }
 
 /// The kernel kills agents that exceed their memory limit. Their rules stay.
 pub(crate) fn out_of_memory(site: &mut Site) {
-    site.helm_upgrade(&[]);
-    let steady = Steady::start(site, "memory");
+    let steady = Steady::resume(site, "memory");
     let before = steady.count(site);
     // An agent of a small cluster needs little memory, so the cluster grows.
     let limit = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}, "template": {"spec":
         {"containers": [{"name": "agent", "resources": {"requests": {"memory": "5Mi"}, "limits": {"memory": "5Mi"}}}]}}}}"#;
     site.kubectl(&["-n", SYSTEM, "patch", "daemonset", "weir-agent", "-p", limit]);
+    site.forget_values();
     site.apply(&large_policies(steady.name));
     site.wait_until("an agent of each node was killed", || {
         let states = site.field(SYSTEM, "pods", ".items[*].status.containerStatuses[*]");
@@ -107,7 +117,7 @@ pub(crate) fn out_of_memory(site: &mut Site) {
     site.kubectl(&["-n", steady.name, "delete", "networkpolicy", "-l", "size=large"]);
     site.helm_upgrade(&[]);
     steady.assert_right(site, killed);
-    steady.end(site);
+    site.steady = Some(steady);
 }
 
 /// Policies that select no pod, about 3 MB in all.
@@ -125,13 +135,16 @@ fn large_policies(namespace: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The time without an API server. `WEIR_OUTAGE_SECONDS` sets another.
+const OUTAGE_SECONDS: u64 = 20;
+
 /// Policies stay in force without the API server, and changes take effect when it is back.
 pub(crate) fn api_server_down(site: &mut Site) {
-    site.helm_upgrade(&[]);
-    let steady = Steady::start(site, "outage");
+    let steady = Steady::resume(site, "outage");
     let before = steady.count(site);
     site.testbed.stop_server().unwrap();
-    thread::sleep(Duration::from_secs(20));
+    let seconds = env::var("WEIR_OUTAGE_SECONDS").map_or(OUTAGE_SECONDS, |s| s.parse().unwrap());
+    thread::sleep(Duration::from_secs(seconds));
     site.testbed.start_server().unwrap();
     steady.assert_right(site, before);
     let target = format!("TCP/{}:8080", site.address(steady.name, "open"));
@@ -147,6 +160,9 @@ pub(crate) fn api_server_down(site: &mut Site) {
 /// restarted node has its policies.
 pub(crate) fn node_restart(site: &mut Site) {
     site.helm_upgrade(&[]);
+    if let Some(steady) = site.steady.take() {
+        steady.end(site);
+    }
     let name = "restart";
     let closed =
         json!({"podSelector": {"matchLabels": {"pod": "closed"}}, "policyTypes": ["Ingress"]});

@@ -1,6 +1,7 @@
 //! weir in a cluster with real nodes: the chart, installed by helm, with images of this tree.
 //!
-//! The tests share one cluster, so they run one after the other. Each installs what it needs.
+//! The tests share one cluster, so they run one after the other. Each installs what it needs. They are
+//! in an order in which most find it installed.
 //! This binary is also part of the image: as the CNI plugin, and as a helper in the pods of the tests.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
@@ -41,14 +42,16 @@ const TESTS: &[Test] = &[
     ("upstream_policies_hold_between_containers_with_nftables", cases::with_nftables),
     ("services_host_ports_and_host_networks", traffic::services_and_hosts),
     ("kubelet_probes_pass_a_default_deny", traffic::kubelet_probes),
-    ("without_the_cni_plugin_first_packets_are_measured", starts::without_cni),
     ("with_the_cni_plugin_no_first_packet_leaks", starts::with_cni),
     ("an_upgrade_and_a_rollback_keep_all_verdicts", life::upgrade_and_rollback),
     ("rules_stay_while_the_agent_runs_out_of_memory", life::out_of_memory),
     ("rules_stay_while_the_api_server_is_down", life::api_server_down),
     ("a_restarted_node_enforces_before_pods_start", life::node_restart),
+    ("without_the_cni_plugin_first_packets_are_measured", starts::without_cni),
+    ("upstream_policies_hold_between_containers_with_ebpf", cases::with_ebpf),
     ("upstream_policies_hold_between_containers_with_iptables", cases::with_iptables),
     ("an_uninstall_leaves_nothing_on_the_nodes", install::uninstall),
+    ("kubectl_weir_installs_upgrades_and_uninstalls", install::kubectl_weir),
 ];
 
 fn run_tests() -> ExitCode {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, image};
+use crate::site::{Site, image, iptables_image};
 
 /// A namespace.
 pub(crate) fn namespace(name: &str) -> Value {
@@ -25,6 +25,8 @@ pub(crate) fn pod(namespace: &str, name: &str, node: &str, command: &[&str]) -> 
                 "image": image(),
                 "imagePullPolicy": "Never",
                 "command": command,
+                // Without a request, a busy machine hardly lets it run.
+                "resources": {"requests": {"cpu": "20m"}},
             }],
         },
     })
@@ -33,6 +35,13 @@ pub(crate) fn pod(namespace: &str, name: &str, node: &str, command: &[&str]) -> 
 /// A pod that does nothing.
 pub(crate) fn idle(namespace: &str, name: &str, node: &str) -> Value {
     pod(namespace, name, node, &["/usr/local/bin/weir", "pause"])
+}
+
+/// A pod that does nothing, whose container has a shell.
+pub(crate) fn with_shell(namespace: &str, name: &str, node: &str) -> Value {
+    let mut pod = idle(namespace, name, node);
+    pod["spec"]["containers"][0]["image"] = iptables_image().into();
+    pod
 }
 
 /// A pod that accepts connections.

@@ -1,7 +1,9 @@
 //! The cluster of the tests, with images of this tree.
 
 use std::{
+    cell::RefCell,
     env, fs,
+    os::unix,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
@@ -12,6 +14,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use weir_testbed::{Image, NodePrograms, Options, Testbed};
 
+use crate::life::Steady;
+
 /// The name of the images, as the chart's default.
 const IMAGE: &str = concat!("localhost/weir:", env!("CARGO_PKG_VERSION"));
 /// The namespace of the agents.
@@ -19,15 +23,27 @@ pub(crate) const SYSTEM: &str = "weir-system";
 /// The time for the cluster to do something, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
+/// Replaces the agents of all nodes at the same time, which saves time.
+const ALL_AT_ONCE: &str = "agent.updateStrategy.rollingUpdate.maxUnavailable=100%";
+
 /// The image of weir, with the helper.
 pub(crate) fn image() -> &'static str {
     IMAGE
+}
+
+/// The image of weir for iptables, with a shell.
+pub(crate) fn iptables_image() -> String {
+    format!("{IMAGE}-iptables")
 }
 
 /// A cluster for the tests.
 pub(crate) struct Site {
     pub(crate) testbed: Testbed,
     helm: PathBuf,
+    /// The values of the release, unless a test changed it in another way.
+    values: RefCell<Option<Vec<String>>>,
+    /// Traffic that goes on from one test to the next.
+    pub(crate) steady: Option<Steady>,
 }
 
 impl Site {
@@ -47,7 +63,10 @@ impl Site {
             written.as_secs_f32(),
             (start.elapsed() - written).as_secs_f32()
         );
-        Site { testbed, helm: find_helm() }
+        let plugins = testbed.folder().join("plugins");
+        fs::create_dir(&plugins).unwrap();
+        unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), plugins.join("kubectl-weir")).unwrap();
+        Site { testbed, helm: find_helm(), values: RefCell::default(), steady: None }
     }
 
     /// Ends the cluster. Returns whether it left nothing behind.
@@ -95,10 +114,15 @@ impl Site {
     /// Installs or upgrades the chart with values, and waits until every agent is ready.
     #[track_caller]
     pub(crate) fn helm_upgrade(&self, values: &[&str]) {
+        let wanted: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        if self.values.replace(Some(wanted.clone())) == Some(wanted) {
+            return self.rollout("weir-agent");
+        }
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../charts/weir");
         let mut helm = self.helm();
         helm.args(["upgrade", "--install", "weir"]).arg(chart);
         helm.args(["--namespace", SYSTEM, "--create-namespace", "--reset-values"]);
+        helm.args(["--set", ALL_AT_ONCE]);
         for value in values {
             helm.args(["--set", value]);
         }
@@ -106,6 +130,21 @@ impl Site {
         if !values.contains(&"cleanup.enabled=true") {
             self.rollout("weir-agent");
         }
+    }
+
+    /// The next [`helm_upgrade`](Site::helm_upgrade) runs helm in any case.
+    pub(crate) fn forget_values(&self) {
+        self.values.replace(None);
+    }
+
+    /// Runs `kubectl weir` as the administrator. Returns its exit status and its output.
+    pub(crate) fn kubectl_weir(&self, words: &str) -> (Option<i32>, String) {
+        let plugins = self.testbed.folder().join("plugins");
+        let path = env::var("PATH").unwrap_or_default();
+        let mut kubectl = self.testbed.kubectl();
+        kubectl.env("PATH", format!("{}:{path}", plugins.display())).stdin(Stdio::null());
+        let output = kubectl.arg("weir").args(words.split(' ')).output().unwrap();
+        (output.status.code(), text(&output))
     }
 
     pub(crate) fn helm(&self) -> Command {
@@ -120,26 +159,40 @@ impl Site {
         let output = self.testbed.kubectl().args(words).output().unwrap();
         if !output.status.success() {
             let pods = self.kubectl(&["-n", SYSTEM, "describe", "pods"]);
-            let mut logs = self.testbed.kubectl();
-            logs.args([
-                "-n",
-                SYSTEM,
-                "logs",
-                "-l",
-                "app.kubernetes.io/name=weir",
-                "--all-containers",
-            ]);
-            let logs = String::from_utf8_lossy(&logs.output().unwrap().stdout).into_owned();
-            panic!("{name} is not ready: {}\n{pods}\n{logs}", text(&output));
+            panic!("{name} is not ready: {}\n{pods}\n{}", text(&output), self.agent_logs());
         }
+    }
+
+    /// The last lines of the logs of all pods of weir.
+    pub(crate) fn agent_logs(&self) -> String {
+        let mut logs = self.testbed.kubectl();
+        let label = "app.kubernetes.io/name=weir";
+        logs.args(["-n", SYSTEM, "logs", "-l", label, "--all-containers", "--tail=30"]);
+        String::from_utf8_lossy(&logs.output().unwrap().stdout).into_owned()
     }
 
     /// Runs `weir test --live` with a file. Returns whether all probes passed, and the output.
     pub(crate) fn test_live(&self, tests: &Value) -> (bool, String) {
         let file = self.testbed.folder().join("tests.json");
         fs::write(&file, tests.to_string()).unwrap();
+        self.test_live_file(&file)
+    }
+
+    /// The same from existing containers.
+    pub(crate) fn test_live_by_exec(&self, tests: &Value) -> (bool, String) {
+        let file = self.testbed.folder().join("tests.json");
+        fs::write(&file, tests.to_string()).unwrap();
+        self.run_live(&["--exec"], &file)
+    }
+
+    /// The same with a file that exists.
+    pub(crate) fn test_live_file(&self, file: &Path) -> (bool, String) {
+        self.run_live(&["--probe-image", image()], file)
+    }
+
+    fn run_live(&self, options: &[&str], file: &Path) -> (bool, String) {
         let mut weir = self.testbed.command(env!("CARGO_BIN_EXE_weir"));
-        weir.args(["test", "--live", "--probe-image", image()]).arg(&file);
+        weir.args(["test", "--live"]).args(options).arg(file);
         let output = weir.output().unwrap();
         let code = output.status.code();
         assert!(matches!(code, Some(0 | 1)), "{}", text(&output));
@@ -194,6 +247,12 @@ fn find_helm() -> PathBuf {
     candidates.find(|file| file.is_file()).expect("helm is missing: run `cargo xtask tools`")
 }
 
+fn find_program(name: &str) -> PathBuf {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path).map(|folder| folder.join(name));
+    files.find(|file| file.is_file()).unwrap_or_else(|| panic!("{name} is missing"))
+}
+
 /// Writes the images of this tree: for nftables, and for iptables with its programs.
 fn write_images(folder: &Path) -> Vec<PathBuf> {
     let strip = |program: &Path, name: &str| {
@@ -214,12 +273,16 @@ fn write_images(folder: &Path) -> Vec<PathBuf> {
     image.links.insert("/usr/local/bin/helper".into(), "weir-cni".into());
 
     let mut iptables = image.clone();
-    iptables.name = format!("{IMAGE}-iptables");
+    iptables.name = iptables_image();
     iptables.user = "0".into();
     for program in ["xtables-nft-multi", "xtables-legacy-multi"] {
         let path = format!("/usr/sbin/{program}");
         iptables.add_program(&path, Path::new(&path)).unwrap();
     }
+    for program in ["bash", "timeout"] {
+        iptables.add_program(&format!("/usr/bin/{program}"), &find_program(program)).unwrap();
+    }
+    iptables.links.insert("/usr/bin/sh".into(), "bash".into());
     let names = ["iptables", "ip6tables"]
         .into_iter()
         .flat_map(|name| ["", "-save", "-restore"].map(|action| (name, action)));
@@ -236,12 +299,14 @@ fn write_images(folder: &Path) -> Vec<PathBuf> {
     for extension in extensions.lines() {
         iptables.files.insert(extension.into(), extension.into());
     }
-    [image, iptables]
-        .iter()
-        .map(|image| {
-            let archive = folder.join(format!("{}.tar", image.name.replace(['/', ':'], "-")));
-            image.write(&archive).unwrap();
-            archive
-        })
-        .collect()
+    // A build without optimization takes seconds to hash an image, so threads write both.
+    let write = |image: &Image| {
+        let archive = folder.join(format!("{}.tar", image.name.replace(['/', ':'], "-")));
+        image.write(&archive).unwrap();
+        archive
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| write(&iptables));
+        vec![write(&image), other.join().unwrap()]
+    })
 }

@@ -29,6 +29,12 @@ pub(crate) fn services_and_hosts(site: &mut Site) {
         "podSelector": {"matchLabels": {"pod": "published"}},
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"pod": "friend"}}}], "ports": [{"port": port}]}],
     });
+    // A second one on the other node, whose kube-proxy may use another mode.
+    let second = |label: &str| {
+        let mut pod = idle(name, &format!("{label}-2"), "n2");
+        pod["metadata"]["labels"]["pod"] = label.into();
+        pod
+    };
     site.apply(&[
         namespace(name),
         published,
@@ -37,9 +43,12 @@ pub(crate) fn services_and_hosts(site: &mut Site) {
         service,
         idle(name, "friend", "n1"),
         idle(name, "other", "n1"),
+        second("friend"),
+        second("other"),
         policy(name, "only-friend", only_friend),
     ]);
-    site.await_pods(name, &["published", "friend", "other", "host", "host-server"]);
+    let pods = ["published", "friend", "other", "friend-2", "other-2", "host", "host-server"];
+    site.await_pods(name, &pods);
     let address = site.address(name, "published");
     let cluster_ip = site.field(name, "service/service", ".spec.clusterIP");
     let node_port = site.field(name, "service/service", ".spec.ports[0].nodePort");
@@ -47,9 +56,12 @@ pub(crate) fn services_and_hosts(site: &mut Site) {
     let [direct, by_service] = [format!("TCP/{address}:{port}"), format!("TCP/{cluster_ip}:80")];
     let on_host = format!("TCP/{node}:8099");
     // kube-proxy and the portmap plugin follow the pods after a moment.
-    site.wait_until("the Service has its backend", || {
-        site.connect_from(name, "friend", std::slice::from_ref(&by_service)) == "a"
-    });
+    for friend in ["friend", "friend-2"] {
+        site.wait_until("the Service has its backend", || {
+            site.connect_from(name, friend, std::slice::from_ref(&by_service)) == "a"
+        });
+    }
+    assert_eq!(site.connect_from(name, "other-2", &[direct.clone(), by_service.clone()]), "dd");
     let targets = [direct.clone(), by_service.clone(), on_host.clone()];
     assert_eq!(site.connect_from(name, "friend", &targets), "aaa");
     assert_eq!(
@@ -80,7 +92,7 @@ pub(crate) fn services_and_hosts(site: &mut Site) {
 pub(crate) fn kubelet_probes(site: &mut Site) {
     site.helm_upgrade(&[]);
     let name = "probes";
-    let check = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2});
+    let check = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 5});
     let pods = ["n1", "n2"].map(|node| {
         let mut pod = server(name, node, node, 8080);
         pod["spec"]["containers"][0]["readinessProbe"] = check.clone();

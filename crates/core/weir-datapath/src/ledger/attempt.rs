@@ -114,6 +114,7 @@ impl<D: Datapath> Ledger<D> {
             }
         };
         self.trusted = true;
+        self.record_former(delta, !was_trusted);
         if !delta.endpoints.is_empty() {
             self.denying = denying_sets(&self.program);
         }

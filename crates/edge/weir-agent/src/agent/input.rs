@@ -1,8 +1,11 @@
 //! What the source has reported, until the engine has compiled it and the datapath enforces it.
 
-use std::time::{Instant, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Instant, SystemTime},
+};
 
-use weir_model::{Change, Name};
+use weir_model::{Change, Name, PolicyKind};
 
 use super::nodes::KnownNodes;
 use crate::MachineAddresses;
@@ -21,6 +24,8 @@ pub(super) struct InputState {
     pub(super) received: Vec<Instant>,
     /// When their objects were written to the API server.
     pub(super) written: Vec<SystemTime>,
+    /// The resourceVersion of the newest policy of each kind.
+    pub(super) policy_versions: BTreeMap<PolicyKind, u64>,
 }
 
 /// Whether the source is complete.
@@ -48,7 +53,13 @@ impl InputState {
             changes: Vec::new(),
             received: Vec::new(),
             written: Vec::new(),
+            policy_versions: BTreeMap::new(),
         }
+    }
+
+    /// The number of Node objects.
+    pub(super) fn node_count(&self) -> usize {
+        self.nodes.count()
     }
 
     /// Records an event's changes as the source reported them. The caller adds them to `changes`.

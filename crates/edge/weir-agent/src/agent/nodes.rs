@@ -40,6 +40,11 @@ impl KnownNodes {
         }
     }
 
+    /// The number of Node objects.
+    pub(super) fn count(&self) -> usize {
+        self.declared.len()
+    }
+
     /// Collects the nodes that the source's changes mention.
     pub(super) fn observe(&mut self, changes: &[Change]) {
         for change in changes {

@@ -19,6 +19,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -88,13 +89,13 @@ impl Suspects {
     }
 
     /// The records of the current state.
-    pub(crate) fn records(&self) -> Records {
+    pub(crate) fn records(&self) -> Vec<String> {
         let line = |state: &str, digest: &Digest| format!("{state} {:016x}", digest.0);
         let compiling = self.compiling.iter().map(|digest| line("compiling", digest));
         let untested = self.untested.iter().map(|digest| line("untested", digest));
         let failed = self.failures.iter();
         let failed = failed.map(|(digest, count)| line(&format!("failed {count}"), digest));
-        (1..).zip(compiling.chain(untested).chain(failed)).collect()
+        compiling.chain(untested).chain(failed).collect()
     }
 
     /// Observes changes before they are compiled.
@@ -152,7 +153,7 @@ impl Suspects {
 
     /// Everything that was compiled is in force.
     fn set_in_force(&mut self, now: Instant) {
-        for digest in std::mem::take(&mut self.compiling) {
+        for digest in mem::take(&mut self.compiling) {
             self.failures.remove(&digest);
         }
         let mut due: BTreeSet<Digest> = self.untested.clone();
@@ -188,7 +189,7 @@ impl<D: Datapath> Agent<D> {
             self.suspects =
                 Some(match self.ledger.journal().map(|journal| journal.read_journal()) {
                     Some(Ok(records)) => {
-                        self.journal.clone_from(&records);
+                        self.journal = self.names.adopt_records(&records);
                         Suspects::from_records(&records, now)
                     }
                     None => Suspects::default(),
@@ -232,6 +233,7 @@ impl<D: Datapath> Agent<D> {
     pub(crate) fn close_journal(&mut self) {
         if let Some(suspects) = &mut self.suspects {
             suspects.compiling.clear();
+            self.record_names(Instant::now());
             self.write_journal();
         }
     }
@@ -246,16 +248,19 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
-    fn write_journal(&mut self) {
+    /// Writes the records of suspects and names, if they changed.
+    pub(super) fn write_journal(&mut self) {
         let Some(suspects) = &self.suspects else { return };
-        let records = suspects.records();
-        if records == self.journal {
+        let suspects = suspects.records();
+        if suspects == self.journal && !mem::take(&mut self.names.has_new_records) {
             return;
         }
+        let all = suspects.iter().chain(&self.names.records).cloned();
+        let records: Records = (1..).zip(all).collect();
+        self.journal = suspects;
         let Some(journal) = self.ledger.journal() else { return };
         if let Err(error) = journal.write_journal(&records) {
             self.reporter.failed("journal", "cannot write the journal", &error);
         }
-        self.journal = records;
     }
 }

@@ -77,6 +77,18 @@ impl PluginSocket {
         Ok(PluginSocket(listener))
     }
 
+    /// Removes the socket of an agent that has ended. A missing file is no error.
+    pub(crate) fn remove(path: &Path) -> io::Result<()> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(existing) if !existing.file_type().is_socket() => {
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a socket"))
+            }
+            Ok(_) => fs::remove_file(path),
+        }
+    }
+
     /// Serves requests until the future is dropped.
     pub(crate) async fn serve(self, events: SyncSender<AgentEvent>) -> io::Result<()> {
         self.0.set_nonblocking(true)?;
@@ -177,5 +189,21 @@ mod tests {
         let file = disk.path().join("file");
         File::create(&file).unwrap();
         assert_eq!(PluginSocket::bind(&file).unwrap_err().to_string(), "the file is not a socket");
+    }
+
+    #[test]
+    fn only_a_socket_is_removed() {
+        let disk = tempfile::tempdir().unwrap();
+        let [path, file] = ["agent.sock", "file"].map(|name| disk.path().join(name));
+        drop(PluginSocket::bind(&path).unwrap());
+        PluginSocket::remove(&path).unwrap();
+        assert!(!path.exists());
+        PluginSocket::remove(&path).unwrap();
+        File::create(&file).unwrap();
+        assert_eq!(
+            PluginSocket::remove(&file).unwrap_err().to_string(),
+            "the file is not a socket"
+        );
+        assert!(file.exists());
     }
 }

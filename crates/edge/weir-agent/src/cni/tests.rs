@@ -18,7 +18,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weir_api::ManifestReader;
-use weir_datapath::{Established, Memory, Mode};
+use weir_datapath::{Established, Memory, Mode, Rejection};
 use weir_model::{Change, Key, Object, Pod, PodId, Verdict};
 use weir_runtime::SourceEvent;
 
@@ -82,12 +82,15 @@ impl Bench {
             surroundings: None,
             datapath: "memory",
             mode: Mode::Enforce,
+            rejection: Rejection::default(),
             established: Established::Cut,
             http: None,
             metrics: None,
             cni: Some(socket.clone()),
+            report_to: None,
             spoofing: Verdict::Deny,
             encapsulation: Verdict::Deny,
+            resolvers: None,
             budget: weir_engine::Budget::default(),
             sysctls: Sysctls::Report,
             version: "1.2.3",

@@ -14,6 +14,11 @@ impl PluginSocket {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// There is nothing to remove.
+    pub(crate) fn remove(_: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     pub(crate) async fn serve(self, _: SyncSender<AgentEvent>) -> io::Result<()> {
         match self.0 {}
     }

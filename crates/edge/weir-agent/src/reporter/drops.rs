@@ -86,14 +86,15 @@ impl DeniedCount {
 
 impl Reporter {
     /// Packets were dropped.
-    pub(crate) fn dropped(&mut self, drops: Vec<Drop>) {
+    pub(crate) fn dropped(&mut self, mut drops: Vec<Drop>) {
         if self.warnings.drops.take().is_some() {
             tracing::info!("dropped packets are reported again");
             self.update_warnings();
         }
         let log = &mut self.drops;
         log.denied.reported += drops.len() as u64;
-        for drop in &drops {
+        for drop in &mut drops {
+            drop.passed = log.mode == Mode::Audit;
             self.report.metrics.dropped(&log.kind(drop));
             if log.logged < MAX_LOGGED_DROPS {
                 drop.log(log.mode);

@@ -39,6 +39,7 @@ impl Reporter {
             );
         }
         self.untested = untested;
+        self.node_report.is_stale = true;
         let count = self.lockdowns.len() + untested;
         self.report.metrics.locked_down.set(gauge_value(count));
         let listed = self.lockdowns.iter().take(MAX_LISTED);

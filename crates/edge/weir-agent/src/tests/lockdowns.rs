@@ -22,7 +22,7 @@ spec:
 
 impl Bench {
     /// Another agent on the same machine, after the first was terminated.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         let options = options(self.disk.path());
         self.report = Arc::new(AgentReport::new(&options));
         let reporter = Reporter::new(&options, self.report.clone(), None);
@@ -30,7 +30,7 @@ impl Bench {
         self.folder = Folder::new(self.disk.path());
     }
 
-    fn journal(&self) -> Vec<String> {
+    pub(super) fn journal(&self) -> Vec<String> {
         self.memory.machine(|machine| machine.journal.values().cloned().collect())
     }
 

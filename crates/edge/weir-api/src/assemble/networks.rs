@@ -7,7 +7,7 @@ use weir_model::{
     Severity,
 };
 
-use super::{Assembly, location_of};
+use super::Assembly;
 use crate::lower::{NetworkNamespaces, PrimaryNetwork, keep};
 
 /// The code of a finding about a network that weir does not judge.
@@ -30,8 +30,7 @@ impl Assembly {
         if namespaces.is_empty() && unjudged.is_empty() {
             return unjudged;
         }
-        for object in self.objects.values() {
-            let Object::Pod(pod) = object else { continue };
+        for pod in self.pods.values() {
             if pod.host_network {
                 unjudged.remove(&pod.id);
                 continue;
@@ -46,7 +45,7 @@ impl Assembly {
                 let found = uses.entry(network).or_insert_with(|| Use {
                     pods: 0,
                     first: pod.id.clone(),
-                    location: location_of(object).cloned(),
+                    location: pod.location.clone(),
                 });
                 found.pods += 1;
             }

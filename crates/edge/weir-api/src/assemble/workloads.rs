@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-use weir_model::{Finding, Key, Labels, Name, Object, ObjectRef, Pod, PodId, Severity};
+use weir_model::{Finding, Labels, Name, ObjectRef, Pod, PodId, Severity};
 
 use super::{Assembly, conflict, equal};
 use crate::{
@@ -39,10 +39,7 @@ impl Assembly {
     pub(super) fn assign_pods(&mut self) -> BTreeMap<WorkloadRef, Vec<PodId>> {
         let mut owners: BTreeMap<WorkloadRef, Vec<PodId>> = BTreeMap::new();
         for (id, own) in &self.owned {
-            let labels = match self.objects.get(&Key::Pod(id.clone())) {
-                Some(Object::Pod(pod)) => Some(&pod.labels),
-                _ => None,
-            };
+            let labels = self.pods.get(id).map(|pod| &pod.labels);
             for owner in self.ancestors(&id.namespace, own, labels) {
                 owners.entry(owner).or_default().push(id.clone());
             }
@@ -61,10 +58,10 @@ impl Assembly {
             }
             for TemplatePod { pod, traits } in &template.pods {
                 let mut pod = pod.clone();
-                pod.id.name = free_name(&self.objects, &pod.id, &owner.kind);
+                pod.id.name = free_name(&self.pods, &pod.id, &owner.kind);
                 owners.entry(owner.clone()).or_default().push(pod.id.clone());
                 self.put_traits(&pod.id, traits.clone());
-                self.objects.insert(Key::Pod(pod.id.clone()), Object::Pod(pod));
+                self.pods.insert(pod.id.clone(), pod);
             }
         }
         for (owner, template) in &templates {
@@ -131,7 +128,7 @@ fn ancestors(
 }
 
 /// A free name for the pod of a workload: the wanted one, or one derived from it.
-fn free_name(objects: &BTreeMap<Key, Object>, wanted: &PodId, kind: &Name) -> Name {
+fn free_name(pods: &BTreeMap<PodId, Pod>, wanted: &PodId, kind: &Name) -> Name {
     let PodId { namespace, name } = wanted;
     let longer = (1_u32..).map(|n| match n {
         1 => format!("{name}-{kind}"),
@@ -140,7 +137,7 @@ fn free_name(objects: &BTreeMap<Key, Object>, wanted: &PodId, kind: &Name) -> Na
     std::iter::once(name.to_string())
         .chain(longer)
         .map(Name::from)
-        .find(|name| !objects.contains_key(&Key::Pod(PodId::new(namespace.clone(), name.clone()))))
+        .find(|name| !pods.contains_key(&PodId::new(namespace.clone(), name.clone())))
         .unwrap_or_else(|| name.clone())
 }
 

@@ -21,6 +21,7 @@ pub(crate) use tree::{find, quote};
 
 use builder::{Builder, Dry};
 use split::Part;
+pub use split::last_separator;
 
 /// The greatest depth of nested collections.
 const DEPTH: usize = 128;
@@ -76,14 +77,18 @@ pub(crate) trait DocumentSink {
     fn error(&mut self, error: SyntaxError);
 }
 
-/// Reads a file. An error concerns only its document, and those after it up to a line `---`.
-pub(crate) fn parse(bytes: &[u8], sink: &mut impl DocumentSink) {
+/// Reads a file, or a part of it that begins at a line. An error concerns only its document, and
+/// those after it up to a line `---`.
+pub(crate) fn parse(bytes: &[u8], line: u32, sink: &mut impl DocumentSink) {
     let text = match text::decode(bytes) {
         Ok(text) => text,
-        Err(error) => return sink.error(error),
+        Err(mut error) => {
+            error.line = error.line.saturating_add(line - 1);
+            return sink.error(error);
+        }
     };
     let mut builder = Builder::new(sink);
-    for part in split::parts(text) {
+    for part in split::parts(text, line) {
         let parsed = match is_json(part) {
             true => json::parse(part.text, part.line, &mut builder),
             false => yaml::parse(part.text, part.line, &mut builder),
@@ -120,7 +125,7 @@ fn looks_like_json(text: &str) -> bool {
 /// All readable documents of a file, the repeated keys, and the first error.
 pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) {
     let mut all = Documents::default();
-    parse(bytes, &mut all);
+    parse(bytes, 1, &mut all);
     (all.roots, all.repeats, all.error)
 }
 
@@ -128,7 +133,7 @@ pub fn documents(bytes: &[u8]) -> (Vec<Tree>, Vec<Repeat>, Option<SyntaxError>) 
 /// in memory. Returns the rest of the list object.
 pub fn items(bytes: &[u8], each: impl FnMut(Tree)) -> Result<Tree, SyntaxError> {
     let mut all = Items { each, rest: Ok(Tree::null(1)) };
-    parse(bytes, &mut all);
+    parse(bytes, 1, &mut all);
     all.rest
 }
 

@@ -1,6 +1,7 @@
+pub(crate) mod reason;
 mod rule;
 
-pub(crate) use rule::UNRESOLVED_NAME;
+pub use rule::UNRESOLVED_NAME;
 
 use std::sync::Arc;
 
@@ -10,13 +11,15 @@ use weir_model::{
 };
 
 use self::rule::{deny_all, rules};
-use super::{Fields, Home, LowerContext, Lowered, check_version, meta, port, selector};
+use super::{
+    Fields, Home, LowerContext, Lowered, check_version, cidr::Spelling, meta, port, selector,
+};
 use crate::{check, document::Tree};
 
 /// The differences between the cluster-wide kinds.
 struct Dialect {
     kind: PolicyKind,
-    version: &'static str,
+    versions: &'static [&'static str],
     fields: &'static [&'static str],
     actions: &'static [(&'static str, Action)],
     ports: &'static str,
@@ -24,6 +27,9 @@ struct Dialect {
     no_ports: bool,
     port: fn(&mut LowerContext, &Tree) -> Option<PortSpec>,
     egress_peers: &'static [&'static str],
+    /// How the API server checks networks, and its words about named ports.
+    spelling: Spelling,
+    named_ports: &'static str,
     /// The most rules per direction, peers per rule, and ports per rule (C26).
     limit: usize,
     /// The required selectors of `pods`.
@@ -32,13 +38,15 @@ struct Dialect {
 
 const ADMIN: Dialect = Dialect {
     kind: PolicyKind::AdminNetworkPolicy,
-    version: "policy.networking.k8s.io/v1alpha1",
+    versions: &["policy.networking.k8s.io/v1alpha1"],
     fields: &["priority", "subject", "ingress", "egress"],
     actions: &[("Allow", Action::Allow), ("Deny", Action::Deny), ("Pass", Action::Pass)],
     ports: "ports",
     no_ports: true,
     port: port::v1alpha1,
     egress_peers: &["namespaces", "pods", "nodes", "networks", "domainNames"],
+    spelling: Spelling::V1alpha1,
+    named_ports: reason::NAMED_PORTS,
     limit: 100,
     needs: &["namespaceSelector", "podSelector"],
 };
@@ -48,17 +56,19 @@ const BASELINE: Dialect = Dialect {
     fields: &["subject", "ingress", "egress"],
     actions: &[("Allow", Action::Allow), ("Deny", Action::Deny)],
     egress_peers: &["namespaces", "pods", "nodes", "networks"],
+    named_ports: reason::NAMED_PORTS_BASELINE,
     ..ADMIN
 };
 
 const CLUSTER: Dialect = Dialect {
     kind: PolicyKind::ClusterNetworkPolicy,
-    version: "policy.networking.k8s.io/v1alpha2",
+    versions: &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"],
     fields: &["tier", "priority", "subject", "ingress", "egress"],
     actions: &[("Accept", Action::Allow), ("Deny", Action::Deny), ("Pass", Action::Pass)],
     ports: "protocols",
     no_ports: false,
     port: port::v1alpha2,
+    spelling: Spelling::V1alpha2,
     limit: 25,
     needs: &["podSelector"],
     ..ADMIN
@@ -81,13 +91,12 @@ pub(crate) fn lower(
         _ => &CLUSTER,
     };
     let meta = meta(ctx, tree, kind, Home::Cluster, check::dns_subdomain);
-    check_version(ctx, tree, version, &[dialect.version]);
+    check_version(ctx, tree, version, dialect.versions);
     let name = meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line)));
     if dialect.kind == PolicyKind::BaselineAdminNetworkPolicy && &*name != "default" {
         let line = tree.path(&["metadata", "name"]).map_or(tree.line, |name| name.line);
-        let message = format!("a BaselineAdminNetworkPolicy must be named default, not {name}");
         ctx.at("metadata", |ctx| {
-            ctx.at("name", |ctx| ctx.invalid(line, message, "name it default"));
+            ctx.at("name", |ctx| ctx.invalid(line, reason::BASELINE_NAME, "name it default"));
         });
     }
     let fields = ctx.fields(tree, &["apiVersion", "kind", "metadata", "spec", "status"]);

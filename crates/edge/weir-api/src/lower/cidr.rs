@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use weir_model::{Block, Severity};
 
-use super::{Fields, LowerContext};
+use super::{Fields, LowerContext, admin::reason};
 use crate::document::{Tree, quote};
 
 /// Which spellings of networks the API server accepts.
@@ -11,8 +11,32 @@ use crate::document::{Tree, quote};
 pub(crate) enum Spelling {
     /// NetworkPolicy: host bits, leading zeros and IPv4-mapped IPv6 (V6).
     Old,
-    /// Admin kinds: only host bits.
-    New,
+    /// Admin kinds of v1alpha1: only host bits. The server checks the separators alone.
+    V1alpha1,
+    /// Admin kinds of later versions: only host bits.
+    V1alpha2,
+}
+
+/// The longest network that the definitions of admin kinds accept.
+const MAX_LENGTH: usize = 43;
+
+impl Spelling {
+    /// Why a network is rejected, in the words of the API server if it rejects it. `oddities` is
+    /// `None` if the text is not a network.
+    fn rejects(self, text: &str, oddities: Option<u8>) -> Option<String> {
+        let is_odd = oddities.is_none_or(|oddities| oddities & !HOST_BITS != 0);
+        let is_mixed = text.contains(':') == text.contains('.');
+        let text = quote(text);
+        match self {
+            Spelling::Old if oddities.is_some() => None,
+            Spelling::V1alpha1 if is_mixed => Some(format!("{}: {text}", reason::CIDR_V1ALPHA1)),
+            Spelling::V1alpha2 if is_odd => Some(format!("{}: {text}", reason::CIDR)),
+            Spelling::Old | Spelling::V1alpha1 if is_odd => {
+                Some(format!("{text} is not a network in CIDR notation"))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// An `ipBlock`.
@@ -60,13 +84,16 @@ fn is_inside(except: IpNet, net: IpNet) -> bool {
 pub(crate) fn network(ctx: &mut LowerContext, tree: &Tree, spelling: Spelling) -> Option<IpNet> {
     let text = ctx.text(tree)?;
     let hint = "write a network such as 10.0.0.0/8 or fd00::/8";
-    let Some(parsed) = parse(text) else {
-        ctx.invalid(tree.line, format!("{} is not a network in CIDR notation", quote(text)), hint);
+    let parsed = parse(text);
+    let oddities = parsed.as_ref().map(|parsed| parsed.oddities);
+    if let Some(message) = spelling.rejects(text, oddities) {
+        let hint = parsed.map_or(hint.into(), |parsed| format!("write {}", parsed.net));
+        ctx.invalid(tree.line, message, hint);
         return None;
-    };
-    if spelling == Spelling::New && parsed.oddities != 0 && parsed.oddities != HOST_BITS {
-        let message =
-            format!("{} is written in a form that the API server rejects here", quote(text));
+    }
+    let parsed = parsed?;
+    if spelling != Spelling::Old && text.len() > MAX_LENGTH {
+        let message = format!("a network has at most {MAX_LENGTH} characters");
         ctx.invalid(tree.line, message, format!("write {}", parsed.net));
         return None;
     }
@@ -83,7 +110,7 @@ pub(crate) fn network(ctx: &mut LowerContext, tree: &Tree, spelling: Spelling) -
             .collect();
         let later = match spelling {
             Spelling::Old => ", and newer API servers reject it",
-            Spelling::New => "",
+            Spelling::V1alpha1 | Spelling::V1alpha2 => "",
         };
         let (text, odd) = (quote(text), odd.join(" and "));
         let message = format!("{text} has {odd}; it is read as {}{later}", parsed.net);

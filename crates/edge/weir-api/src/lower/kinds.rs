@@ -89,7 +89,10 @@ const KINDS: [(&str, &[&str]); 18] = [
     ("NetworkPolicy", &["networking.k8s.io/v1", "extensions/v1beta1"]),
     ("AdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
     ("BaselineAdminNetworkPolicy", &["policy.networking.k8s.io/v1alpha1"]),
-    ("ClusterNetworkPolicy", &["policy.networking.k8s.io/v1alpha2"]),
+    (
+        "ClusterNetworkPolicy",
+        &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"],
+    ),
     ("ClusterSetNetworkPolicy", &["submariner.io/v1alpha1"]),
 ];
 

@@ -15,19 +15,20 @@ mod network;
 mod network_policy;
 mod pod;
 mod port;
+mod route;
 mod selector;
 mod service;
 mod values;
 mod workload;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use weir_model::{
     Attachments, EndpointSlice, Finding, Name, NameTable, Object, Pod, Policy, PolicyKind,
     PortRange, Severity,
 };
 
-pub(crate) use admin::UNRESOLVED_NAME;
+pub use admin::UNRESOLVED_NAME;
 pub use cidr::address;
 pub(crate) use context::{Fields, LowerContext, PathStep, TOO_MANY, keep};
 use kinds::is_familiar;
@@ -35,6 +36,7 @@ pub(crate) use kinds::{Guess, is_ignored, meant_list};
 pub(crate) use meta::{Home, MISPLACED, Meta, meta};
 pub(crate) use network::{ANNOTATIONS, NetworkNamespaces, PrimaryNetwork};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
+pub use route::{Route, RouteBackend, RouteId};
 pub(crate) use selector::labels;
 pub(crate) use values::one_of;
 pub(crate) use workload::{Template, TemplatePod, workload_kind};
@@ -64,6 +66,8 @@ pub(crate) enum Lowered {
     PrimaryNetwork(PrimaryNetwork),
     /// The backends of a Service.
     Endpoints(Vec<EndpointSlice>),
+    /// An Ingress, or a route of the Gateway API.
+    Route(Route),
     /// An unsupported kind.
     Unknown { kind: Name, line: u32, guess: Guess },
 }
@@ -75,6 +79,8 @@ pub(crate) struct PodTraits {
     pub(crate) declared: Vec<PortRange>,
     /// Its networks other than the cluster network.
     pub(crate) networks: Attachments,
+    /// Its DNS servers, if it does not use those of the cluster or of its node.
+    pub(crate) resolvers: Vec<IpAddr>,
 }
 
 /// Lowers objects one after the other, for any length of time. Objects share equal texts, which are
@@ -122,6 +128,7 @@ fn object_of(lowered: Option<Lowered>) -> Option<Object> {
             | Lowered::Template(_)
             | Lowered::PrimaryNetwork(_)
             | Lowered::Endpoints(_)
+            | Lowered::Route(_)
             | Lowered::Unknown { .. },
         )
         | None => None,
@@ -251,6 +258,7 @@ pub(crate) fn lower_object(
             network::lower(ctx, tree, kind)
         }
         ("NetworkAttachmentDefinition", Some("k8s.cni.cncf.io")) => None,
+        (kind, group) if route::is_route(kind, group) => route::lower(ctx, tree, kind),
         (kind, group) if is_familiar(kind, group) => None,
         _ => unknown(ctx),
     }

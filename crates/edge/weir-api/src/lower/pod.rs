@@ -25,7 +25,19 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     pod.addresses = addresses(ctx, tree);
     let declared = tree.get("spec").map(declared_ports).unwrap_or_default();
     let networks = network::attachments(ctx, tree);
-    Some(Lowered::Pod { pod, owners: meta.owners, traits: PodTraits { declared, networks } })
+    let traits = PodTraits { declared, networks, resolvers: resolvers(tree) };
+    Some(Lowered::Pod { pod, owners: meta.owners, traits })
+}
+
+/// The DNS servers of a pod with `dnsPolicy: None`. With other policies, the servers of its
+/// `dnsConfig` are only further ones.
+pub(super) fn resolvers(tree: &Tree) -> Vec<IpAddr> {
+    let policy = tree.path(&["spec", "dnsPolicy"]).and_then(Tree::text);
+    if policy != Some("None") {
+        return Vec::new();
+    }
+    let servers = tree.path(&["spec", "dnsConfig", "nameservers"]).map_or(&[][..], Tree::items);
+    distinct(servers.iter().filter_map(Tree::text).filter_map(super::cidr::address))
 }
 
 /// Runs `f` several steps further down.

@@ -1,6 +1,6 @@
 use weir_model::{PortMatch, PortRange, PortSpec, Protocol};
 
-use super::{Fields, LowerContext, PROTOCOLS, one_of};
+use super::{Fields, LowerContext, PROTOCOLS, admin::reason, one_of};
 use crate::{
     check,
     document::{Tree, TreeValue, quote},
@@ -117,7 +117,7 @@ pub(crate) fn v1alpha1(ctx: &mut LowerContext, tree: &Tree) -> Option<PortSpec> 
     Some(PortSpec { line: tree.line, ports: ports? })
 }
 
-/// One entry of `protocols` of v1alpha2 (C15).
+/// One entry of `protocols` of v1alpha2 and v1beta1 (C15).
 pub(crate) fn v1alpha2(ctx: &mut LowerContext, tree: &Tree) -> Option<PortSpec> {
     let known = ["tcp", "udp", "sctp", "destinationNamedPort"];
     let fields = ctx.fields(tree, &known);
@@ -171,8 +171,7 @@ fn start_and_end(ctx: &mut LowerContext, fields: &Fields) -> Option<(u16, u16)> 
     let (start, end) = (start?, end?);
     if start >= end {
         let line = fields.get("end").map_or(fields.line, |end| end.line);
-        let message =
-            format!("the end of a range must be above its start; {end} is not above {start}");
+        let message = format!("{}; {end} is not above {start}", reason::RANGE);
         ctx.at("end", |ctx| ctx.invalid(line, message, "use a single number for one port"));
         return None;
     }

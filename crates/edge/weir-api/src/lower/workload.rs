@@ -236,7 +236,10 @@ fn template_pod(
             declared.extend(all);
         }
         let networks = network::attachments(ctx, tree);
-        TemplatePod { pod, traits: PodTraits { declared, networks } }
+        TemplatePod {
+            pod,
+            traits: PodTraits { declared, networks, resolvers: pod::resolvers(tree) },
+        }
     })
 }
 

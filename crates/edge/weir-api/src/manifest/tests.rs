@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use expect_test::expect;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::Value as Json;
-use weir_model::{Block, DomainPattern, Name, Object, PolicyId, PortSpec, Protocol, Spec, Subject};
+use weir_model::{Block, DomainPattern, Name, PolicyId, PortSpec, Protocol, Spec, Subject};
 
 use super::*;
 use crate::{document, lower::UNRESOLVED_NAME, stricter::without_lines, testing};
@@ -22,9 +22,7 @@ spec:
     ports: [{port: 80}, {protocol: UDP}, {port: http}, {port: 1, endPort: 9}]
 ";
     let manifests = testing::read(text);
-    let Some(Object::Policy(policy)) = manifests.objects.last() else {
-        panic!("there is a policy")
-    };
+    let policy = manifests.objects.policies().last().unwrap();
     expect![[r#"
         apiVersion: networking.k8s.io/v1
         kind: NetworkPolicy
@@ -255,11 +253,11 @@ proptest! {
         let json = manifest_json(&policy);
         prop_assert_eq!(roots.iter().map(Json::from).collect::<Vec<_>>(), [json]);
         let manifests = testing::read(&text);
-        // weir does not resolve domain names.
+        // Manifests have no addresses of domain names.
         let wrong: Vec<_> =
             manifests.findings.iter().filter(|found| found.code != UNRESOLVED_NAME).collect();
         prop_assert!(wrong.is_empty(), "{:?} {}", wrong, text);
-        let Some(Object::Policy(back)) = manifests.objects.last() else { panic!("no policy in {text}") };
+        let Some(back) = manifests.objects.policies().last() else { panic!("no policy in {text}") };
         prop_assert_eq!(&back.id, &policy.id);
         prop_assert_eq!(without_lines(&back.spec), without_lines(&policy.spec), "{}", text);
     }
@@ -312,7 +310,7 @@ spec:
   egress: [{action: Deny, to: [{networks: [10.0.0.1/8, fd00::/8, 10.0.0.2/8]}]}]
 ";
     let manifests = testing::read(text);
-    let Some(Object::Policy(policy)) = manifests.objects.last() else { panic!("no policy") };
+    let policy = manifests.objects.policies().last().unwrap();
     let written = manifest(policy);
     assert!(written.contains("networks: [10.0.0.0/8, \"fd00::/8\"]"), "{written}");
 }

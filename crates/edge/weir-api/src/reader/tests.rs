@@ -4,7 +4,7 @@ mod workloads;
 use std::net::Ipv4Addr;
 
 use expect_test::{Expect, expect};
-use weir_model::{Object, Severity};
+use weir_model::Severity;
 
 use crate::{
     ManifestReader,
@@ -302,7 +302,7 @@ fn the_order_of_files_does_not_matter() {
     };
     let first = read_in(&[0, 1, 2, 3]);
     assert_eq!(first, read_in(&[3, 2, 1, 0]));
-    let shown: String = first.0.iter().map(object).collect();
+    let shown: String = first.0.into_iter().map(|one| object(&one)).collect();
     expect![[r#"
         Namespace x a=b,kubernetes.io/metadata.name=x
         Namespace y kubernetes.io/metadata.name=y
@@ -649,9 +649,8 @@ fn long_lists_of_labels_requirements_and_addresses_are_read() {
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels:\n{labels}status:\n  podIPs:\n{ips}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: a}}\nspec:\n  podSelector:\n    matchExpressions:\n{requirements}"
     ));
     assert_eq!(manifests.findings, []);
-    let [_, Object::Pod(pod), Object::Policy(policy)] = &manifests.objects[..] else {
-        panic!("there are a namespace, a pod and a policy")
-    };
+    let (pod, policy) = (manifests.objects.pods().last(), manifests.objects.policies().last());
+    let (pod, policy) = (pod.unwrap(), policy.unwrap());
     let requirements = policy.spec.subject.pods.requirements().len();
     let lengths = [pod.labels.iter().count(), pod.addresses.len(), requirements];
     assert_eq!(lengths, [MANY as usize; 3]);
@@ -713,7 +712,7 @@ fn a_memcached_counts_as_the_policy_that_it_requests() {
     );
     let off = "enabled: false\n      allowed";
     let off = read(&MEMCACHED.replace("enabled: true\n      allowed", off));
-    assert_eq!(off.objects, []);
+    assert!(off.objects.is_empty());
 }
 
 #[test]
@@ -726,11 +725,8 @@ metadata: {name: cache, namespace: shop}
     for text in [format!("{MEMCACHED}---{created}"), format!("{}---{MEMCACHED}", &created[1..])] {
         let manifests = read(&text);
         assert_eq!(manifests.requested.len(), 0);
-        let policies = manifests.objects.iter().filter_map(|object| match object {
-            Object::Policy(policy) => Some(policy),
-            _ => None,
-        });
-        let rules: Vec<_> = policies.map(|policy| policy.spec.ingress.clone()).collect();
+        let rules: Vec<_> =
+            manifests.objects.policies().map(|policy| policy.spec.ingress.clone()).collect();
         assert_eq!(rules, [Some(Vec::new())], "the manifest wins");
     }
     let manifests = read(MEMCACHED);
@@ -740,7 +736,7 @@ metadata: {name: cache, namespace: shop}
     );
     let live = manifests.of_cluster();
     assert!(live.generated_for.is_empty());
-    assert!(!live.objects.iter().any(|object| matches!(object, Object::Policy(_))));
+    assert_eq!(live.objects.policies().count(), 0);
 }
 
 #[test]
@@ -757,10 +753,7 @@ fn an_invalid_memcached_isolates_and_allows_nothing() {
         let text = MEMCACHED.replace(valid, invalid);
         assert_ne!(text, MEMCACHED);
         let manifests = read(&text);
-        let rules = manifests.objects.iter().find_map(|object| match object {
-            Object::Policy(policy) => Some(policy.spec.ingress.clone()),
-            _ => None,
-        });
+        let rules = manifests.objects.policies().next().map(|policy| policy.spec.ingress.clone());
         assert_eq!(rules, Some(Some(Vec::new())), "{text}");
     }
 }

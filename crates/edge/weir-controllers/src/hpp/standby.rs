@@ -17,7 +17,7 @@ impl StandbyServer {
         let mut server = JoinSet::new();
         let address = controllers.iter().find_map(|controller| match controller {
             Controller::Hpp(settings) => settings.http,
-            Controller::Workload(_) | Controller::ClusterSet(_) => None,
+            Controller::Workload(_) | Controller::ClusterSet(_) | Controller::Conditions(_) => None,
         });
         if let Some(address) = address {
             let router = Router::new().route("/hpp", get(hpp)).with_state(report.clone());

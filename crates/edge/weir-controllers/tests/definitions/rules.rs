@@ -1,6 +1,6 @@
 //! Evaluates the CEL rules of a definition as an API server does.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use cel::{Context, Env, to_value};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::{
 type Violation = (String, String);
 
 /// The rules of a schema that an object or one of its fields violates.
-fn violations(schema: &Value, object: &Value, field: &str) -> Vec<Violation> {
+pub(crate) fn violations(schema: &Value, object: &Value, field: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         let [text, message] = ["rule", "message"].map(|key| rule[key].as_str().unwrap());
@@ -42,7 +42,7 @@ fn violations(schema: &Value, object: &Value, field: &str) -> Vec<Violation> {
 }
 
 /// Removes null fields, as the API server does before it evaluates rules.
-fn without_nulls(object: &Value) -> Value {
+pub(crate) fn without_nulls(object: &Value) -> Value {
     match object {
         Value::Object(entries) => {
             let present = entries.iter().filter(|(_, value)| !value.is_null());
@@ -53,12 +53,24 @@ fn without_nulls(object: &Value) -> Value {
     }
 }
 
+/// The function of the API server: an address in its canonical spelling, and the length of a
+/// prefix.
+fn is_cidr(text: Arc<String>) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let is_length = length.parse().is_ok_and(|number: u8| number <= longest);
+    !is_mapped && is_length && !(length.len() > 1 && length.starts_with('0'))
+}
+
 /// Whether a rule holds. The fields that it reads must exist.
 fn holds(rule: &str, object: &Value) -> bool {
     let env = Arc::new(Env::stdlib());
     let program = env.compile(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
     let mut context = Context::with_env(env);
     context.add_variable_from_value("self", to_value(object).unwrap());
+    context.add_function("isCIDR", is_cidr).unwrap();
     match program.execute(&context) {
         Ok(cel::Value::Bool(holds)) => holds,
         other => panic!("{rule} of {object}: {other:?}"),

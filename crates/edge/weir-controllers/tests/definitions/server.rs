@@ -12,7 +12,7 @@ use crate::{cases, yaml::yaml};
 const MIN_MINOR_VERSION: u32 = 29;
 
 /// An API server that evaluates CEL rules.
-enum Server {
+pub(crate) enum Server {
     /// The API server of the cluster.
     Full(Cluster),
     /// A server for definitions alone, which uses the cluster and is stopped first.
@@ -20,7 +20,7 @@ enum Server {
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let cluster = Cluster::start().unwrap();
         match definitions_server() {
             Ok(_) => Server::DefinitionsOnly(cluster.definitions().unwrap(), cluster),
@@ -28,14 +28,14 @@ impl Server {
         }
     }
 
-    fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
+    pub(crate) fn create(&self, path: &str, object: &Value) -> Result<Value, kube::Error> {
         match self {
             Server::Full(cluster) => cluster.create(path, object),
             Server::DefinitionsOnly(definitions, _) => definitions.create(path, object),
         }
     }
 
-    fn get(&self, path: &str) -> Result<Value, kube::Error> {
+    pub(crate) fn get(&self, path: &str) -> Result<Value, kube::Error> {
         match self {
             Server::Full(cluster) => cluster.get(path),
             Server::DefinitionsOnly(definitions, _) => definitions.get(path),

@@ -165,13 +165,16 @@ fn a_process_without_permissions_or_namespace_reports_why_it_is_not_ready() {
     };
     let unprivileged = cluster.user("unprivileged", &[]).unwrap();
     let process = start(&unprivileged, "unprivileged", OnDisable::Keep);
-    reports(&process, "cannot acquire the lease: not allowed to get leases.coordination.k8s.io");
+    reports(
+        &process,
+        "cannot acquire the lease kube-system/weir-controller: not allowed to get it; grant that with a Role in namespace kube-system",
+    );
     drop(process);
     let workload = weir_controllers::memcached::workload(OnDisable::Keep);
     let lost = start_workload(cluster.admin(), "lost", workload, "nowhere");
     reports(
         &lost,
-        "cannot acquire the lease: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
+        "cannot acquire the lease nowhere/weir-controller: there is no namespace nowhere; create it with `kubectl create namespace nowhere`",
     );
     drop(lost);
     let access = user(&cluster);
@@ -180,7 +183,10 @@ fn a_process_without_permissions_or_namespace_reports_why_it_is_not_ready() {
     let two = start(&access, "two", OnDisable::Keep);
     eventually("two is on standby", || (two.get("/readyz").0 == 200).then_some(()));
     cluster.stop_server();
-    reports(&two, "cannot acquire the lease: cannot reach the API server");
+    reports(
+        &two,
+        "cannot acquire the lease kube-system/weir-controller: cannot reach the API server",
+    );
     // The leader is unready as well once its leadership has expired.
     eventually("the leadership expires", || {
         one.get("/metrics").1.contains("weir_controller_leads 0").then_some(())

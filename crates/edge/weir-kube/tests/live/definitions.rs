@@ -163,6 +163,42 @@ fn objects_are_read_again_when_the_schema_changes() {
     assert_eq!(seen.removed, []);
 }
 
+/// The served version changes while policies are read, and no policy disappears meanwhile.
+#[test]
+fn policies_are_read_in_whichever_version_is_served() {
+    let cluster = Cluster::start().unwrap();
+    let definition = definition("clusternetworkpolicies", "ClusterNetworkPolicy", "v1alpha2");
+    cluster.create(DEFINITIONS, &definition).unwrap();
+    let path = format!("{DEFINITIONS}/clusternetworkpolicies.policy.networking.k8s.io");
+    let (mut old, mut new) =
+        (definition["spec"]["versions"][0].clone(), definition["spec"]["versions"][0].clone());
+    (new["name"], new["storage"]) = ("v1beta1".into(), false.into());
+    let create = |version: &str| {
+        let spec = json!({"tier": "Baseline", "priority": 1, "subject": {"namespaces": {}}});
+        let policy = json!({
+            "apiVersion": format!("policy.networking.k8s.io/{version}"),
+            "kind": "ClusterNetworkPolicy", "metadata": {"generateName": "p-"}, "spec": spec,
+        });
+        let path = format!("/apis/policy.networking.k8s.io/{version}/clusternetworkpolicies");
+        create_when_served(&cluster, &path, &policy);
+    };
+    create("v1alpha2");
+    let mut seen = Observer::start(cluster.admin());
+    seen.until("the policy", |seen| seen.world.policies.len() == 1);
+    // Both are served; then the new one is stored; then it is the only one; then the old one is.
+    let steps =
+        [(true, true, true), (true, true, false), (false, true, false), (true, false, true)];
+    for (count, (serves_old, serves_new, stores_old)) in (2..).zip(steps) {
+        (old["served"], old["storage"]) = (serves_old.into(), stores_old.into());
+        (new["served"], new["storage"]) = (serves_new.into(), (!stores_old).into());
+        cluster.patch(&path, &json!({"spec": {"versions": [old, new]}})).unwrap();
+        create(if serves_new { "v1beta1" } else { "v1alpha2" });
+        seen.until("the next policy", |seen| seen.world.policies.len() == count);
+        seen.until("no problem", |seen| seen.unread.is_empty() && seen.findings.is_empty());
+    }
+    assert_eq!(seen.removed, []);
+}
+
 #[test]
 fn an_unknown_version_is_reported() {
     let cluster = Cluster::start().unwrap();

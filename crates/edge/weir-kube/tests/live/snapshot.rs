@@ -28,13 +28,13 @@ fn a_snapshot_contains_all_objects_unchanged() {
     cluster.create(&pods_of("snapshot"), &waiting).unwrap();
     cluster.create(&policies_of("snapshot"), &policy("lock", "web")).unwrap();
     let manifests = snapshot(cluster.admin()).unwrap();
-    let ours = |object: &&Object| match object {
+    let ours = |object: &Object| match object {
         Object::Pod(pod) => &*pod.id.namespace == "snapshot",
         Object::Policy(policy) => &*policy.id.namespace == "snapshot",
         Object::Namespace(namespace) => &*namespace.name == "snapshot",
         _ => false,
     };
-    let ours: Vec<&Object> = manifests.objects.iter().filter(ours).collect();
+    let ours: Vec<Object> = manifests.objects.clone().into_iter().filter(ours).collect();
     assert_eq!(ours.len(), 4, "{ours:#?}");
     let addresses = ours.iter().filter_map(|object| match object {
         Object::Pod(pod) => Some(pod.addresses.len()),

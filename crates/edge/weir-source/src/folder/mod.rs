@@ -238,6 +238,7 @@ impl Folder {
         let event = SourceEvent {
             changes: Vec::new(),
             written: Vec::new(),
+            policy_versions: BTreeMap::new(),
             findings: findings.chain(self.objects.findings()).chain(&unread).cloned().collect(),
             unread,
             in_sync: self.in_sync,

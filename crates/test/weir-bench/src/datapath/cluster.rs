@@ -66,6 +66,14 @@ impl PolicyLoad {
         newcomer(0, number)
     }
 
+    /// An event after which no policy allows the client.
+    pub(crate) fn forbid(self) -> Change {
+        let last = self.policies - 1;
+        let (subject, peers) =
+            (selecting(("role", "server".into())), selecting(team(self.policies)));
+        Change::Put(Object::Policy(policy(policy_name(last), subject, peers)))
+    }
+
     fn objects(self) -> impl Iterator<Item = Object> {
         let locals = (0..LOCAL_PODS).map(|at| {
             let role = if at == SERVER_INDEX { "server" } else { "other" };

@@ -9,10 +9,10 @@ use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Change;
 
 use super::{
-    backend::nftables,
+    backend::{ebpf, nftables},
     churn,
     cluster::{AdminRuleLoad, PolicyLoad, TenantLoad},
-    ipset,
+    cut, ipset,
     netlink::{Netlink, SetChange, TABLE},
     nft,
     node::{ApplyResult, BenchAgent},
@@ -34,6 +34,8 @@ const SINGLES_BY_PROGRAM: usize = 5;
 
 /// The baseline of the comparison.
 pub(super) const BARE: &str = "bare netlink";
+/// weir with eBPF. Without more words, weir is measured with nftables, or with iptables for ipset.
+const EBPF: &str = "weir, ebpf";
 
 /// One measured figure.
 pub(crate) struct ChangeCost {
@@ -87,17 +89,23 @@ impl Size {
 }
 
 /// Measures all tasks in rounds, and continuous changes once.
-pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
+pub(crate) fn measure(rounds: usize, quick: bool, has_ebpf: bool) -> Result<Vec<ChangeCost>> {
     let size = Size::new(quick);
     let mut times = Times::default();
+    let mut cuts = cut::Cuts::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
         for work in [first_load_and_members, one_in_rules, read_back, weir, one_in_ipset] {
             times.0.extend(in_new_lab(|| work(size))?);
         }
+        if has_ebpf {
+            times.0.extend(in_new_lab(|| by_ebpf(size))?);
+        }
+        cuts.round(size.members, has_ebpf)?;
     }
     eprintln!("continuous pod changes for {} s", size.churn.as_secs());
     let mut rows = times.rows(size);
+    rows.extend(cuts.rows(size.members));
     rows.extend(rows_of(&in_new_lab(|| churn::run(size.cluster(), size.churn))?, size));
     Ok(rows)
 }
@@ -173,7 +181,7 @@ impl Times {
                 times_bare: (how != BARE && !bare.is_empty()).then(|| Spread::from_values(ratios)),
             }
         };
-        let hows = ["weir", BARE, "bare netlink, one transaction", "nft -f", "ipset"];
+        let hows = ["weir", EBPF, BARE, "bare netlink, one transaction", "nft -f", "ipset"];
         let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
         all.filter(|(task, how)| !self.values_of(*task, how).is_empty()).map(row).collect()
     }
@@ -265,15 +273,28 @@ fn read_back(size: Size) -> Result<Vec<Time>> {
 
 /// The same by weir, from the compiled rules or from the event to the kernel's response.
 fn weir(size: Size) -> Result<Vec<Time>> {
+    by_weir(size, "weir", nftables)
+}
+
+/// The same by eBPF.
+fn by_ebpf(size: Size) -> Result<Vec<Time>> {
+    by_weir(size, EBPF, ebpf)
+}
+
+fn by_weir<D: Datapath>(
+    size: Size,
+    how: &'static str,
+    open: impl Fn() -> Result<D> + Sync,
+) -> Result<Vec<Time>> {
     let cluster = size.cluster();
-    let mut node = BenchAgent::open(nftables()?);
+    let mut node = BenchAgent::open(open()?);
     node.compile(cluster.changes());
     let (load, applied) = cpu(|| node.apply());
     ensure!(applied? == ApplyResult::Applied, "a first load wrote nothing");
     let singles = events(&mut node, SINGLES, |number| cluster.event(number))?;
     let ruled = size.ruled();
     let [peers, pods] = in_new_lab(|| {
-        let mut node = BenchAgent::open(nftables()?);
+        let mut node = BenchAgent::open(open()?);
         node.compile(ruled.changes());
         ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
         let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
@@ -281,7 +302,7 @@ fn weir(size: Size) -> Result<Vec<Time>> {
     })?;
     let restart = in_new_lab(|| {
         let start = || -> Result<_> {
-            let mut node = BenchAgent::open(nftables()?);
+            let mut node = BenchAgent::open(open()?);
             node.compile(size.tenants.changes());
             Ok(node)
         };
@@ -292,11 +313,11 @@ fn weir(size: Size) -> Result<Vec<Time>> {
         Ok(time)
     })?;
     Ok(vec![
-        (Task::Load, "weir", load),
-        (Task::One, "weir", median(singles)),
-        (Task::OneOfRuled, "weir", median(peers)),
-        (Task::OneHere, "weir", mean(&pods)),
-        (Task::Restart, "weir", restart),
+        (Task::Load, how, load),
+        (Task::One, how, median(singles)),
+        (Task::OneOfRuled, how, median(peers)),
+        (Task::OneHere, how, mean(&pods)),
+        (Task::Restart, how, restart),
     ])
 }
 

@@ -2,9 +2,11 @@
 //! of changes, in network namespaces.
 
 mod backend;
+mod bare_hook;
 mod churn;
 mod cluster;
 mod control;
+mod cut;
 mod ipset;
 mod linear;
 mod linear_iptables;
@@ -23,6 +25,7 @@ use std::io::Write;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
+use weir_lab::LabError;
 
 use self::packets::Effort;
 pub(crate) use self::{
@@ -71,8 +74,15 @@ impl DatapathBench {
     /// Measures and prints.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         ensure!(self.rounds > 0, "--rounds must be at least 1");
-        weir_lab::enter()?;
-        let report = self.measure()?;
+        let has_ebpf = match weir_lab::enter_with_bpf() {
+            Err(LabError::NeedsRoot) => {
+                eprintln!("note: eBPF is not measured, because it needs root");
+                weir_lab::enter()?;
+                false
+            }
+            entered => entered.map(|()| true)?,
+        };
+        let report = self.measure(has_ebpf)?;
         match self.output {
             Output::Json => writeln!(out, "{:#}", report.json())?,
             Output::Text => {
@@ -88,16 +98,16 @@ impl DatapathBench {
         self.only.is_none_or(|only| only == measurement)
     }
 
-    fn measure(&self) -> Result<DatapathReport> {
+    fn measure(&self, has_ebpf: bool) -> Result<DatapathReport> {
         let mut report = DatapathReport::default();
         if self.wants(Measurement::Packets) {
-            report.packets = packets::measure(Effort::new(self.rounds, self.quick))?;
+            report.packets = packets::measure(Effort::new(self.rounds, self.quick, has_ebpf))?;
         }
         if self.wants(Measurement::Objects) {
             report.objects = objects::count(self.quick)?;
         }
         if self.wants(Measurement::Control) {
-            report.control = control::measure(self.rounds, self.quick)?;
+            report.control = control::measure(self.rounds, self.quick, has_ebpf)?;
         }
         if self.wants(Measurement::Policies) {
             report.policies = policies::measure(self.rounds, self.quick)?;

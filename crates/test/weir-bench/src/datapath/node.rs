@@ -23,7 +23,12 @@ pub(crate) enum ApplyResult {
 impl<D: Datapath> BenchAgent<D> {
     /// A node without objects.
     pub(crate) fn open(datapath: D) -> Self {
-        let mut ledger = Ledger::new(datapath, Established::Keep);
+        Self::with_established(datapath, Established::Keep)
+    }
+
+    /// The same with a choice for connections that a change forbids.
+    pub(crate) fn with_established(datapath: D, established: Established) -> Self {
+        let mut ledger = Ledger::new(datapath, established);
         ledger.set_in_sync();
         BenchAgent { engine: Engine::new(Locality::Node(NODE.into())), ledger }
     }
@@ -37,6 +42,12 @@ impl<D: Datapath> BenchAgent<D> {
     /// Compiles changes.
     pub(crate) fn compile(&mut self, changes: impl IntoIterator<Item = Change>) {
         self.ledger.add_delta(self.engine.apply(changes));
+    }
+
+    /// Ends the connections that the rules forbid.
+    pub(crate) fn terminate(&mut self) -> Result<()> {
+        ensure!(self.ledger.has_flows_to_terminate(), "no connections have to end");
+        Ok(self.ledger.terminate_flows().map(drop)?)
     }
 
     /// Applies the pending rules.

@@ -9,7 +9,11 @@ use weir_iptables::Variant;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Program;
 
-use super::{backend::MeasuredBackend, nft, program::SystemProgram};
+use super::{
+    backend::{MeasuredBackend, Ruleset},
+    nft,
+    program::SystemProgram,
+};
 use crate::workload::{ClusterShape, NODE};
 
 /// The number of kernel objects by type.
@@ -52,7 +56,7 @@ impl fmt::Display for Objects {
 /// The objects of one cluster.
 pub(crate) struct ObjectCount {
     pub(crate) shape: ClusterShape,
-    pub(crate) backend: MeasuredBackend,
+    pub(crate) backend: Ruleset,
     /// The objects in the rendered rules.
     pub(crate) rendered: Objects,
     /// The objects that the kernel lists after loading the rules.
@@ -81,18 +85,16 @@ pub(crate) fn count(quick: bool) -> Result<Vec<ObjectCount>> {
         eprintln!("{shape}: counting");
         let mut program = Program::default();
         program.apply(Engine::new(Locality::Node(NODE.into())).apply(shape.changes()));
-        for backend in MeasuredBackend::ALL {
+        for backend in Ruleset::ALL {
             let nodes = vec![LabNode { name: NODE.into(), addresses: Vec::new() }];
             let lab = Lab::build(&Layout { nodes, ..Layout::default() })?;
             let listed = lab.on_node(NODE, || {
-                backend.enforce(&program)?;
+                MeasuredBackend::Rules(backend).enforce(&program)?;
                 listed(backend)
             })??;
             let rendered = match backend {
-                MeasuredBackend::Nftables => in_text(&weir_nft::render(&program).to_string()),
-                MeasuredBackend::Iptables(_) => {
-                    in_saved(&weir_iptables::render(&program).to_string())
-                }
+                Ruleset::Nftables => in_text(&weir_nft::render(&program).to_string()),
+                Ruleset::Iptables(_) => in_saved(&weir_iptables::render(&program).to_string()),
             };
             rows.push(ObjectCount { shape, backend, rendered, listed });
         }
@@ -101,13 +103,11 @@ pub(crate) fn count(quick: bool) -> Result<Vec<ObjectCount>> {
 }
 
 /// Counts the objects in the namespace of this thread.
-fn listed(backend: MeasuredBackend) -> Result<Objects> {
+fn listed(backend: Ruleset) -> Result<Objects> {
     let saves = match backend {
-        MeasuredBackend::Nftables => return Ok(in_listing(&nft::list()?)),
-        MeasuredBackend::Iptables(Variant::Nft) => ["iptables-nft-save", "ip6tables-nft-save"],
-        MeasuredBackend::Iptables(Variant::Legacy) => {
-            ["iptables-legacy-save", "ip6tables-legacy-save"]
-        }
+        Ruleset::Nftables => return Ok(in_listing(&nft::list()?)),
+        Ruleset::Iptables(Variant::Nft) => ["iptables-nft-save", "ip6tables-nft-save"],
+        Ruleset::Iptables(Variant::Legacy) => ["iptables-legacy-save", "ip6tables-legacy-save"],
     };
     let mut text = SystemProgram("ipset").run(&["save"], "")?;
     for save in saves {

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use weir_model::{Program, Verdict};
 
 use super::{
-    backend::MeasuredBackend,
+    backend::{MeasuredBackend, Ruleset},
+    bare_hook,
     cluster::{AdminRuleLoad, PolicyLoad},
     linear::Linear,
     linear_iptables::LinearIptables,
     nft,
-    probe::{Operation, PacketProbe, Samples},
+    probe::{OPERATIONS, Operation, PacketProbe, Samples},
 };
 use crate::measure::Spread;
 
@@ -23,17 +24,21 @@ pub(crate) enum InstalledRules {
     Nothing,
     /// One rule that accepts packets of known connections: the minimum cost of a stateful filter.
     Conntrack,
-    /// InstalledRules of weir.
+    /// An eBPF program that accepts every packet: the minimum cost of one.
+    BareHook,
+    /// Rules of weir.
     Weir(MeasuredBackend, PolicyLoad),
-    /// InstalledRules of weir for admin policies, by nftables.
-    AdminRules(AdminRuleLoad),
+    /// Rules of weir by eBPF, and the rule of `Conntrack`.
+    WeirBesideConntrack(PolicyLoad),
+    /// Rules of weir for admin policies.
+    AdminRules(MeasuredBackend, AdminRuleLoad),
     /// The same policies in sequence, in kube-router's layout.
-    Linear(MeasuredBackend, PolicyLoad),
+    Linear(Ruleset, PolicyLoad),
 }
 
 impl fmt::Display for InstalledRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut policies = |who: &str, backend: &MeasuredBackend, cluster: &PolicyLoad| {
+        let mut policies = |who: &str, backend: &dyn fmt::Display, cluster: &PolicyLoad| {
             let plural = if cluster.policies == 1 { "policy" } else { "policies" };
             let PolicyLoad { policies, members } = cluster;
             write!(f, "{who}, {backend}, {policies} {plural} of {members} peers")
@@ -41,10 +46,14 @@ impl fmt::Display for InstalledRules {
         match self {
             InstalledRules::Nothing => f.write_str("no rules"),
             InstalledRules::Conntrack => f.write_str("conntrack alone"),
+            InstalledRules::BareHook => f.write_str("bare hook"),
             InstalledRules::Weir(backend, cluster) => policies("weir", backend, cluster),
-            InstalledRules::AdminRules(AdminRuleLoad { rules, members }) => {
+            InstalledRules::WeirBesideConntrack(cluster) => {
+                policies("conntrack and weir", &MeasuredBackend::Ebpf, cluster)
+            }
+            InstalledRules::AdminRules(backend, AdminRuleLoad { rules, members }) => {
                 let plural = if *rules == 1 { "admin rule" } else { "admin rules" };
-                write!(f, "weir, nftables, {rules} {plural} of {members} peers")
+                write!(f, "weir, {backend}, {rules} {plural} of {members} peers")
             }
             InstalledRules::Linear(backend, cluster) => {
                 policies("kube-router's shape", backend, cluster)
@@ -59,14 +68,18 @@ impl InstalledRules {
         match self {
             InstalledRules::Nothing => Prepared::Text(String::new()),
             InstalledRules::Conntrack => Prepared::Text(CONNTRACK.to_owned()),
+            InstalledRules::BareHook => Prepared::BareHook,
             InstalledRules::Weir(backend, cluster) => Prepared::Program(backend, cluster.program()),
-            InstalledRules::AdminRules(ruled) => {
-                Prepared::Program(MeasuredBackend::Nftables, ruled.program())
+            InstalledRules::WeirBesideConntrack(cluster) => {
+                Prepared::Both(CONNTRACK.to_owned(), cluster.program())
             }
-            InstalledRules::Linear(MeasuredBackend::Nftables, cluster) => {
+            InstalledRules::AdminRules(backend, ruled) => {
+                Prepared::Program(backend, ruled.program())
+            }
+            InstalledRules::Linear(Ruleset::Nftables, cluster) => {
                 Prepared::Text(Linear(cluster).to_string())
             }
-            InstalledRules::Linear(MeasuredBackend::Iptables(variant), cluster) => {
+            InstalledRules::Linear(Ruleset::Iptables(variant), cluster) => {
                 Prepared::Iptables(LinearIptables::new(cluster, variant))
             }
         }
@@ -75,9 +88,12 @@ impl InstalledRules {
     /// The verdict on packets that no policy allows.
     fn rest(self) -> Verdict {
         match self {
-            InstalledRules::Nothing | InstalledRules::Conntrack => Verdict::Allow,
+            InstalledRules::Nothing | InstalledRules::Conntrack | InstalledRules::BareHook => {
+                Verdict::Allow
+            }
             InstalledRules::Weir(..)
-            | InstalledRules::AdminRules(_)
+            | InstalledRules::WeirBesideConntrack(_)
+            | InstalledRules::AdminRules(..)
             | InstalledRules::Linear(..) => Verdict::Deny,
         }
     }
@@ -88,7 +104,7 @@ const CONNTRACK: &str = "table inet conntrack { chain forward { \
      type filter hook forward priority filter; policy accept; \
      ct state established,related accept; }; }";
 
-/// InstalledRules that are ready to load.
+/// Rules that are ready to load.
 enum Prepared {
     /// With the program nft.
     Text(String),
@@ -96,6 +112,9 @@ enum Prepared {
     Iptables(LinearIptables),
     /// As an agent does.
     Program(MeasuredBackend, Program),
+    /// With the program nft, and by eBPF as an agent does.
+    Both(String, Program),
+    BareHook,
 }
 
 impl Prepared {
@@ -105,6 +124,11 @@ impl Prepared {
             Prepared::Text(text) => nft::load(text),
             Prepared::Iptables(rules) => rules.load(),
             Prepared::Program(backend, program) => backend.enforce(program),
+            Prepared::Both(text, program) => {
+                nft::load(text)?;
+                MeasuredBackend::Ebpf.enforce(program)
+            }
+            Prepared::BareHook => bare_hook::attach(),
         }
     }
 }
@@ -117,6 +141,8 @@ pub(crate) struct Effort {
     slices: usize,
     /// The number of cluster sizes.
     sizes: usize,
+    /// Whether eBPF is measured.
+    has_ebpf: bool,
 }
 
 /// The number of policies, and of peers of each policy.
@@ -128,25 +154,45 @@ const RULED: [AdminRuleLoad; 2] =
     [AdminRuleLoad { rules: 1, members: 1000 }, AdminRuleLoad { rules: 1000, members: 100 }];
 
 impl Effort {
-    pub(crate) fn new(rounds: usize, quick: bool) -> Effort {
+    pub(crate) fn new(rounds: usize, quick: bool, has_ebpf: bool) -> Effort {
         let (slices, sizes) = if quick { (5, 2) } else { (25, SIZES.len()) };
-        Effort { rounds, slices, sizes }
+        Effort { rounds, slices, sizes, has_ebpf }
     }
 
     /// The measured clusters. Each is compared with no rules and with conntrack alone.
     fn clusters(self) -> Vec<Vec<InstalledRules>> {
         let of = |&(policies, members): &(usize, usize)| PolicyLoad { policies, members };
-        let weir =
-            |cluster| MeasuredBackend::ALL.map(|backend| InstalledRules::Weir(backend, cluster));
+        let weir = |cluster| {
+            let rules = Ruleset::ALL.map(MeasuredBackend::Rules);
+            let rules = rules.map(|backend| InstalledRules::Weir(backend, cluster)).to_vec();
+            [rules, self.ebpf(cluster)].concat()
+        };
         let linear =
-            |cluster| MeasuredBackend::ALL.map(|backend| InstalledRules::Linear(backend, cluster));
+            |cluster| Ruleset::ALL.map(|ruleset| InstalledRules::Linear(ruleset, cluster)).to_vec();
         let both = |cluster| [weir(cluster), linear(cluster)].concat();
         let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(of).map(both).collect();
         if self.sizes == SIZES.len() {
-            clusters.push(weir(LARGE).to_vec());
+            clusters.push(weir(LARGE));
         }
-        clusters.push(RULED.map(InstalledRules::AdminRules).to_vec());
+        let admin_rules = |backend| RULED.map(|ruled| InstalledRules::AdminRules(backend, ruled));
+        let mut admin = admin_rules(MeasuredBackend::Rules(Ruleset::Nftables)).to_vec();
+        if self.has_ebpf {
+            admin.extend(admin_rules(MeasuredBackend::Ebpf));
+        }
+        clusters.push(admin);
         clusters
+    }
+
+    /// The rows of eBPF for a cluster.
+    fn ebpf(self, cluster: PolicyLoad) -> Vec<InstalledRules> {
+        if !self.has_ebpf {
+            return Vec::new();
+        }
+        vec![
+            InstalledRules::BareHook,
+            InstalledRules::Weir(MeasuredBackend::Ebpf, cluster),
+            InstalledRules::WeirBesideConntrack(cluster),
+        ]
     }
 }
 
@@ -193,7 +239,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
     }
     let figures = medians.iter().flat_map(|(rules, medians)| {
         Operation::ALL.into_iter().enumerate().map(|(number, operation)| {
-            let spread = |of: fn(&Medians) -> &[f64; 4]| {
+            let spread = |of: fn(&Medians) -> &[f64; OPERATIONS]| {
                 Spread::from_values(medians.iter().map(|medians| of(medians)[number]).collect())
             };
             Figure {
@@ -210,9 +256,9 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
 
 /// The medians of one round by operation, and the ratios to consecutive visits.
 struct Medians {
-    time: [f64; 4],
-    times_nothing: [f64; 4],
-    times_conntrack: [f64; 4],
+    time: [f64; OPERATIONS],
+    times_nothing: [f64; OPERATIONS],
+    times_conntrack: [f64; OPERATIONS],
 }
 
 fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Result<Vec<Medians>> {
@@ -235,8 +281,9 @@ fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Res
             slices.push(samples.map(|samples| Spread::from_values(samples).median));
         }
     }
-    let slices: Vec<Vec<[f64; 4]>> = probes.into_iter().map(|(_, slices)| slices).collect();
-    let compare = |own: &Vec<[f64; 4]>| Medians {
+    let slices: Vec<Vec<[f64; OPERATIONS]>> =
+        probes.into_iter().map(|(_, slices)| slices).collect();
+    let compare = |own: &Vec<[f64; OPERATIONS]>| Medians {
         time: std::array::from_fn(|at| median(own.iter().map(|slice| slice[at]))),
         times_nothing: ratio(own, &slices[0]),
         times_conntrack: ratio(own, &slices[1]),
@@ -245,7 +292,7 @@ fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Res
 }
 
 /// The median of the ratios of neighbouring slices, by operation.
-fn ratio(own: &[[f64; 4]], to: &[[f64; 4]]) -> [f64; 4] {
+fn ratio(own: &[[f64; OPERATIONS]], to: &[[f64; OPERATIONS]]) -> [f64; OPERATIONS] {
     std::array::from_fn(|at| median(own.iter().zip(to).map(|(own, to)| own[at] / to[at])))
 }
 

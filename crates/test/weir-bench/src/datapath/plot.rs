@@ -4,18 +4,20 @@ use std::fmt::{Display, Formatter, Result};
 
 use crate::measure::Spread;
 
-/// Three curves.
+/// Curves of the cost by the number of policies.
 pub(crate) struct Plot {
     pub(crate) title: String,
     /// The label of the horizontal axis.
     pub(crate) below: &'static str,
-    pub(crate) series: [Series; 3],
+    pub(crate) series: Vec<Series>,
 }
 
 /// A curve: a median and its range for each number.
 pub(crate) struct Series {
     pub(crate) name: &'static str,
     pub(crate) points: Vec<(f64, Spread)>,
+    /// Whether the cost does not depend on the number, so that the curve needs no marks.
+    pub(crate) is_constant: bool,
 }
 
 const WIDTH: f64 = 760.0;
@@ -37,6 +39,7 @@ text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-s
 .s0 { stroke: #cf222e; } .d0 { fill: #cf222e; }
 .s1 { stroke: #0969da; } .d1 { fill: #0969da; }
 .s2 { stroke: #6e7781; stroke-dasharray: 2 6; } .d2 { fill: #6e7781; }
+.s3 { stroke: #1a7f37; } .d3 { fill: #1a7f37; }
 @media (prefers-color-scheme: dark) {
 text { fill: #8d96a0; }
 .title { fill: #e6edf3; }
@@ -44,6 +47,7 @@ text { fill: #8d96a0; }
 .s0 { stroke: #ff7b72; } .d0 { fill: #ff7b72; }
 .s1 { stroke: #58a6ff; } .d1 { fill: #58a6ff; }
 .s2 { stroke: #8d96a0; } .d2 { fill: #8d96a0; }
+.s3 { stroke: #3fb950; } .d3 { fill: #3fb950; }
 }
 ";
 
@@ -87,8 +91,7 @@ impl Display for Plot {
                 .collect();
             let path = path.join(" ");
             writeln!(f, r#"<polyline class="curve s{number}" points="{path}"/>"#)?;
-            // A constant curve needs no marks.
-            if number == 2 {
+            if series.is_constant {
                 continue;
             }
             for (policies, spread) in &series.points {
@@ -117,14 +120,14 @@ impl Display for Plot {
 
 impl Plot {
     /// The base lines of the labels: each at the end of its curve, moved apart if they would overlap.
-    fn names(&self, y: impl Fn(f64) -> f64) -> [f64; 3] {
-        let ends = [0, 1, 2].map(|number| {
-            let last = self.series[number].points.last();
-            last.map_or(BOTTOM, |(_, spread)| y(spread.median)) + 4.5
-        });
-        let mut order = [0, 1, 2];
+    fn names(&self, y: impl Fn(f64) -> f64) -> Vec<f64> {
+        let end = |series: &Series| {
+            series.points.last().map_or(BOTTOM, |(_, spread)| y(spread.median)) + 4.5
+        };
+        let ends: Vec<f64> = self.series.iter().map(end).collect();
+        let mut order: Vec<usize> = (0..ends.len()).collect();
         order.sort_by(|a, b| ends[*b].total_cmp(&ends[*a]));
-        let mut places = ends;
+        let mut places = ends.clone();
         let mut lowest = BOTTOM + 4.5;
         for number in order {
             places[number] = ends[number].min(lowest);

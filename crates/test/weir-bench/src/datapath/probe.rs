@@ -2,7 +2,7 @@
 //! in the context of this thread, so the thread's CPU time is the cost of the path.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     time::Duration,
 };
@@ -25,11 +25,18 @@ pub(crate) enum Operation {
     OneWay,
     /// A new socket and the first datagram from it.
     FirstDatagram,
+    /// A datagram to a port that no policy allows. Without rules it arrives.
+    Refused,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 4] =
-        [Operation::Connection, Operation::RoundTrip, Operation::OneWay, Operation::FirstDatagram];
+    pub(crate) const ALL: [Operation; OPERATIONS] = [
+        Operation::Connection,
+        Operation::RoundTrip,
+        Operation::OneWay,
+        Operation::FirstDatagram,
+        Operation::Refused,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -37,6 +44,7 @@ impl Operation {
             Operation::RoundTrip => "TCP round trip (RR)",
             Operation::OneWay => "one-way UDP packet",
             Operation::FirstDatagram => "first UDP packet",
+            Operation::Refused => "refused UDP packet",
         }
     }
 
@@ -45,13 +53,16 @@ impl Operation {
     fn repeats(self) -> (usize, usize) {
         match self {
             Operation::Connection | Operation::FirstDatagram => (60, 1),
-            Operation::RoundTrip | Operation::OneWay => (10, 20),
+            Operation::RoundTrip | Operation::OneWay | Operation::Refused => (10, 20),
         }
     }
 }
 
+/// The number of operations.
+pub(crate) const OPERATIONS: usize = 5;
+
 /// Microseconds of CPU per operation, by operation in order.
-pub(crate) type Samples = [Vec<f64>; 4];
+pub(crate) type Samples = [Vec<f64>; OPERATIONS];
 
 /// A request, and a reply.
 const MESSAGE: [u8; 64] = [b'w'; 64];
@@ -74,6 +85,7 @@ struct Open {
     near: TcpStream,
     far: TcpStream,
     sender: UdpSocket,
+    refused: UdpSocket,
 }
 
 impl PacketProbe {
@@ -101,7 +113,7 @@ impl PacketProbe {
             sender.send_to(&MESSAGE, (server(), PORT + 1))?;
             let arrived = self.closed.recv(&mut [0; 64]).is_ok();
             ensure!(arrived == (rest == Verdict::Allow), "the rules have the wrong effect");
-            Ok(())
+            Ok(self.closed.set_nonblocking(true)?)
         })
     }
 
@@ -133,7 +145,7 @@ impl PacketProbe {
     fn open(&self) -> Result<Open> {
         let near = TcpStream::connect_timeout(&SocketAddr::new(server(), PORT), DROP_TIMEOUT)?;
         let (far, _) = self.listener.accept()?;
-        Ok(Open { near, far, sender: sender()? })
+        Ok(Open { near, far, sender: sender(PORT)?, refused: sender(PORT + 1)? })
     }
 
     fn perform(&self, operation: Operation, open: &mut Open) -> Result<()> {
@@ -149,7 +161,24 @@ impl PacketProbe {
             }
             Operation::RoundTrip => round_trip(&mut open.near, &mut open.far)?,
             Operation::OneWay => self.datagram(&open.sender)?,
-            Operation::FirstDatagram => self.datagram(&sender()?)?,
+            Operation::FirstDatagram => self.datagram(&sender(PORT)?)?,
+            Operation::Refused => {
+                // Some rules answer with an error, which the next call returns.
+                let is_refusal = |error: &io::Error| {
+                    matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused
+                    )
+                };
+                let sent = open.refused.send(&MESSAGE).map(drop);
+                for result in [sent, self.closed.recv(&mut [0; 64]).map(drop)] {
+                    if let Err(error) = result
+                        && !is_refusal(&error)
+                    {
+                        return Err(error.into());
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -161,9 +190,9 @@ impl PacketProbe {
     }
 }
 
-fn sender() -> Result<UdpSocket> {
+fn sender(port: u16) -> Result<UdpSocket> {
     let sender = UdpSocket::bind((client(), 0))?;
-    sender.connect((server(), PORT))?;
+    sender.connect((server(), port))?;
     Ok(sender)
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{
-    backend::MeasuredBackend,
+    backend::{MeasuredBackend, Ruleset},
     control, objects,
     packets::{Figure, InstalledRules},
     plot::{Plot, Series},
@@ -103,22 +103,31 @@ impl DatapathReport {
             let figures = self.packets.iter().filter(|figure| figure.operation == operation);
             let points = figures
                 .filter_map(|figure| Some((kind(figure.rules)? as f64, figure.times_nothing)));
-            Series { name, points: points.collect() }
+            Series { name, points: points.collect(), is_constant: false }
         };
         let mut conntrack =
             of("conntrack alone", |rules| (rules == InstalledRules::Conntrack).then_some(1));
-        let weir = of("weir", |rules| match rules {
-            InstalledRules::Weir(MeasuredBackend::Nftables, cluster) if cluster.members <= 1000 => {
+        let weir = of("weir, nftables", |rules| match rules {
+            InstalledRules::Weir(MeasuredBackend::Rules(Ruleset::Nftables), cluster)
+                if cluster.members <= 1000 =>
+            {
+                Some(cluster.policies)
+            }
+            _ => None,
+        });
+        let ebpf = of("weir, ebpf", |rules| match rules {
+            InstalledRules::Weir(MeasuredBackend::Ebpf, cluster) if cluster.members <= 1000 => {
                 Some(cluster.policies)
             }
             _ => None,
         });
         let linear = of("kube-router's shape", |rules| match rules {
-            InstalledRules::Linear(MeasuredBackend::Nftables, cluster) => Some(cluster.policies),
+            InstalledRules::Linear(Ruleset::Nftables, cluster) => Some(cluster.policies),
             _ => None,
         });
         // Conntrack alone has no policies, so its cost is constant.
         let last = weir.points.last().map_or(1.0, |(policies, _)| *policies);
+        conntrack.is_constant = true;
         conntrack.points =
             conntrack.points.iter().flat_map(|(_, y)| [(1.0, *y), (last, *y)]).collect();
         Plot {
@@ -127,7 +136,7 @@ impl DatapathReport {
                 capitalised(operation.name())
             ),
             below: "NetworkPolicies that select the pod",
-            series: [linear, weir, conntrack],
+            series: vec![linear, weir, conntrack, ebpf],
         }
         .to_string()
     }

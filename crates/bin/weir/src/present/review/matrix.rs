@@ -63,11 +63,12 @@ fn reach(cell: &Cell) -> String {
 }
 
 /// The tables of a comment.
-pub(crate) fn page(matrix: &Matrix, elsewhere: &[Connection]) -> String {
+pub(crate) fn page(matrix: &Matrix, elsewhere: &[Connection], notes: &[String]) -> String {
     let mut page = Page::default();
     if matrix.ends.len() <= MAX_TABLE_ROWS {
         grid(&mut page, matrix);
     }
+    notes.iter().for_each(|note| page.paragraph(&escape(note)));
     let is_open = |(_, _, cell): &(&str, &str, &Cell)| match cell.coverage() {
         Coverage::All => matrix.ends.len() > MAX_TABLE_ROWS,
         Coverage::Some => true,
@@ -93,7 +94,7 @@ pub(crate) fn page(matrix: &Matrix, elsewhere: &[Connection]) -> String {
 
 fn grid(page: &mut Page, matrix: &Matrix) {
     let mut head = vec!["from ↓ to →".to_owned()];
-    head.extend(matrix.ends.iter().map(|end| escape(end)));
+    head.extend(matrix.destinations().iter().map(|end| escape(end)));
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     let rows: Vec<_> = matrix.ends.iter().zip(&matrix.cells).collect();
     page.table(&head, &rows, |(end, cells)| {

@@ -17,6 +17,7 @@ use std::io::Write;
 
 use weir_model::{Location, Severity};
 
+use self::sarif::SarifLog;
 use super::Structured;
 use crate::suppression::SuppressionSource;
 
@@ -62,7 +63,14 @@ pub(crate) fn write(
     remarks: &[Remark],
 ) -> anyhow::Result<()> {
     match format {
-        RemarkFormat::Sarif => super::document(out, Structured::Json, &sarif::log(remarks)),
+        RemarkFormat::Sarif => {
+            let SarifLog { log, note } = sarif::log(remarks);
+            if let Some(note) = note {
+                // Standard error may be closed, which is no reason to fail.
+                drop(writeln!(anstream::stderr(), "warning: {note}"));
+            }
+            super::document(out, Structured::Json, &log)
+        }
         RemarkFormat::Github => Ok(github::write(out, remarks)?),
     }
 }

@@ -9,11 +9,7 @@ use super::{Dialect, pods_or_namespaces};
 use crate::{
     check,
     document::{Tree, TreeValue, quote},
-    lower::{
-        LowerContext,
-        cidr::{self, Spelling},
-        one_of, port, selector,
-    },
+    lower::{Fields, LowerContext, cidr, one_of, port, selector},
 };
 
 /// The most networks or domain names in a peer (C26).
@@ -147,9 +143,9 @@ fn names_need_pods(
     if let Some(port) = named
         && peers.iter().any(|peer| !matches!(peer.who, Who::Pods { .. }))
     {
-        let message = "networks, nodes and domainNames have no named ports";
         let hint = "write the ports as numbers, or move these peers to a separate rule";
         let line = if port.line == 0 { line } else { port.line };
+        let message = format!("only pods have named ports: {}", dialect.named_ports);
         ctx.at(dialect.ports, |ctx| ctx.invalid(line, message, hint));
     }
 }
@@ -163,12 +159,16 @@ fn peer(
     dialect: &Dialect,
     action: Option<Action>,
 ) -> Option<Vec<Peer>> {
-    let known = match direction {
-        Direction::Ingress => &["namespaces", "pods"],
+    let known: &[&'static str] = match direction {
+        Direction::Ingress => &INGRESS_PEERS[..2],
         Direction::Egress => dialect.egress_peers,
     };
-    let fields = ctx.fields(tree, known);
+    let fields = match direction {
+        Direction::Ingress => ingress_peer_fields(ctx, tree),
+        Direction::Egress => ctx.fields(tree, known),
+    };
     let one = match fields.count(known) {
+        0 if !fields.clean && fields.count(&INGRESS_PEERS[2..]) > 0 => false,
         // C16: it may be a peer of a newer API.
         0 => {
             let message = format!("expected {}, found none of them", one_of(known));
@@ -189,7 +189,7 @@ fn peer(
     let networks = fields.get("networks").filter(|_| known.contains(&"networks")).map(|list| {
         ctx.at("networks", |ctx| {
             several(ctx, list, |ctx, item| {
-                let net = cidr::network(ctx, item, Spelling::New)?;
+                let net = cidr::network(ctx, item, dialect.spelling)?;
                 Some(Peer { index, line: item.line, who: Who::Block(Block::new(net, [])) })
             })
         })
@@ -205,8 +205,8 @@ fn peer(
                 }
                 several(ctx, list, |ctx, item| {
                     let domain = domain(ctx, item)?;
-                    let message = format!("weir does not resolve {domain}, so this allows nothing");
-                    let hint = "write the addresses in `networks`";
+                    let message = format!("weir has no addresses of {domain} here, so this allows nothing");
+                    let hint = "agents on Linux nodes learn them from DNS answers; in a policy test, write them in `dns:`";
                     ctx.find(UNRESOLVED_NAME, Severity::Warning, item.line, message, hint);
                     Some(Peer { index, line: item.line, who: Who::Domain(domain) })
                 })
@@ -214,6 +214,29 @@ fn peer(
         });
     (fields.clean && one).then_some(())?;
     pods.or(nodes).or(networks).or(domains).flatten()
+}
+
+/// The fields of an ingress peer, the released ones first.
+const INGRESS_PEERS: [&str; 4] = ["namespaces", "pods", "networks", "nodes"];
+
+/// The fields of an ingress peer. Networks and nodes are a proposal upstream (NPEP-127): they are
+/// refused like a peer of a newer API (C11, C16).
+fn ingress_peer_fields<'t>(ctx: &mut LowerContext, tree: &'t Tree) -> Fields<'t> {
+    let (released, proposed) = INGRESS_PEERS.split_at(2);
+    let is_proposed = proposed.iter().any(|field| tree.get(field).is_some());
+    let mut fields = ctx.fields(tree, if is_proposed { &INGRESS_PEERS } else { released });
+    for field in proposed {
+        let Some(line) = fields.get(field).and_then(|_| fields.line_of(field)) else { continue };
+        fields.clean = false;
+        let message = format!(
+            "`{field}` of ingress peers is only proposed upstream (NPEP-127); no version of the API has it"
+        );
+        let hint = "use `namespaces` or `pods`, or an ipBlock of a NetworkPolicy; until then an allow rule matches nothing, and any other rule denies everything";
+        ctx.at(*field, |ctx| {
+            ctx.find("unknown-field", Severity::Warning, line, message, hint);
+        });
+    }
+    fields
 }
 
 fn several<T>(
@@ -239,8 +262,8 @@ fn several<T>(
     ctx.each(list, |ctx, _, item| read(ctx, item))
 }
 
-/// The code of a finding about a domain name. Only policy tests can give its addresses.
-pub(crate) const UNRESOLVED_NAME: &str = "unresolved-name";
+/// The code of a finding about a domain name. Policy tests give its addresses, and agents learn them.
+pub const UNRESOLVED_NAME: &str = "unresolved-name";
 
 /// C18: case and a final dot are ignored.
 fn domain(ctx: &mut LowerContext, tree: &Tree) -> Option<DomainPattern> {

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::check;
-use crate::testing::read;
+use crate::{DeclaredPorts, ManifestReader, testing::read};
 
 /// The pods of each workload.
 fn owners(text: &str) -> String {
@@ -226,4 +226,30 @@ spec: {tasks: [{name: a, template: {spec: {containers: [{name: c}]}}}]}
             default/rollout/web: default/web-5-x
         "#]],
     );
+}
+
+#[test]
+fn pods_with_dns_servers_of_their_own_are_known() {
+    let manifests = read(
+        "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {dnsPolicy: None, dnsConfig: {nameservers: [10.0.0.1, x, '2001:db8::1', 10.0.0.1]}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {dnsPolicy: ClusterFirst, dnsConfig: {nameservers: [10.0.0.1]}}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: c}, spec: {template: {spec: {dnsPolicy: None, dnsConfig: {nameservers: [10.0.0.2]}}}}}
+",
+    );
+    let resolvers: Vec<String> =
+        manifests.resolvers.iter().map(|(pod, servers)| format!("{pod} {servers:?}")).collect();
+    assert_eq!(resolvers, ["default/a [10.0.0.1, 2001:db8::1]", "default/c [10.0.0.2]"]);
+}
+
+#[test]
+fn declared_ports_can_be_skipped() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: m, ports: [{containerPort: 80}]}]}}";
+    let ports = |ports: DeclaredPorts| {
+        let mut reader = ManifestReader::new().with_declared_ports(ports);
+        reader.read_file("a.yaml".into(), pod.as_bytes());
+        reader.finish().declared.len()
+    };
+    assert_eq!((ports(DeclaredPorts::Keep), ports(DeclaredPorts::Skip)), (1, 0));
 }

@@ -1,0 +1,440 @@
+//! Programs, maps and links in the kernel, and their names in the BPF file system.
+//!
+//! ```text
+//!   /sys/fs/bpf/weir-<inode>-<cookie>/flows4, flows6          the connections
+//!   /sys/fs/bpf/weir-<inode>-<cookie>/rules-<number>/…        the other maps, programs and links
+//! ```
+//!
+//! The inode and the cookie are those of the network namespace. The kernel uses an inode again, but
+//! not a cookie.
+//!
+//! The kernel cannot replace the program of a netfilter link. So other programs, or rules that do
+//! not follow from the installed ones, are installed beside them, at another priority. Then the
+//! old ones are removed. Meanwhile a packet passes only if both allow it.
+
+mod installation;
+mod numbers;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    net::IpAddr,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    thread,
+};
+
+use rustix::{fs::statfs, thread::LinkNameSpaceType};
+use thiserror::Error;
+use weir_model::IpFamily;
+
+pub(crate) use installation::{Installation, Link};
+use installation::{link_name, link_points, own_maps, program_name};
+use numbers::{BTF, KernelNumbers, Linked};
+
+use crate::{
+    Write,
+    btf::BtfError,
+    instruction::Instruction,
+    layout::{MapId, address_key},
+    program::{self, Features, HookPoint},
+    sys::{self, Map, RingBuffer},
+};
+
+/// Where the BPF file system is mounted.
+const BPFFS: &str = "/sys/fs/bpf";
+const BPFFS_MAGIC: i64 = 0xcafe_4a11;
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+/// Why the kernel cannot run the datapath, or rejected a part of it.
+#[derive(Debug, Error)]
+pub(crate) enum KernelError {
+    #[error("no BPF file system is mounted at {BPFFS}: mount it, or use `--datapath nftables`")]
+    NoFileSystem,
+    #[error("this kernel has no type information ({BTF}): use `--datapath nftables`")]
+    NoBtf(#[source] io::Error),
+    #[error("this kernel lacks a feature (Linux 6.4 has all): use `--datapath nftables`")]
+    Feature(#[from] BtfError),
+    #[error("cannot use eBPF: run as root, or use `--datapath nftables`")]
+    Permission(#[source] io::Error),
+    #[error("the kernel rejects the program for {family}: {error}; the end of its log:\n{log}")]
+    Program { family: IpFamily, error: io::Error, log: String },
+    #[error("cannot {action}")]
+    Io { action: String, source: io::Error },
+}
+
+fn failed(action: impl Into<String>) -> impl FnOnce(io::Error) -> KernelError {
+    move |source| {
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return KernelError::Permission(source);
+        }
+        KernelError::Io { action: action.into(), source }
+    }
+}
+
+/// The part of the kernel that belongs to one network namespace.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    namespace: File,
+    root: PathBuf,
+    numbers: &'static KernelNumbers,
+    /// A program that accepts every packet, once it is loaded.
+    probe: OnceLock<OwnedFd>,
+}
+
+/// The folder of the calling thread's network namespace.
+fn root() -> io::Result<PathBuf> {
+    let inode = fs::metadata(NAMESPACE)?.ino();
+    let cookie = sys::network_namespace()?;
+    Ok(Path::new(BPFFS).join(format!("weir-{inode}-{cookie}")))
+}
+
+/// Whether rules of this datapath are installed in the calling thread's network namespace.
+pub fn is_installed() -> bool {
+    root().is_ok_and(|root| root.exists())
+}
+
+/// Opens the reports of the calling thread's network namespace.
+pub(crate) fn reports() -> io::Result<RingBuffer> {
+    let map = MapId::Reports;
+    let path = root()?.join(map.to_string());
+    RingBuffer::open(&path, map.declaration(0).max_entries as usize)
+}
+
+/// Whether an address belongs to a pod of this node, by the rules in the calling thread's network
+/// namespace.
+pub(crate) fn is_pod_of_node(address: IpAddr) -> bool {
+    let map = MapId::Addresses(IpFamily::from(address));
+    let find = || {
+        let root = root().ok()?;
+        let number = installations(&root).ok()?.pop()?;
+        let path = root.join(format!("rules-{number}")).join(map.to_string());
+        let value =
+            Map::open(&path, map.declaration(1)).ok()?.lookup(&address_key(address)).ok()??;
+        let Write::Address(_, identity) = Write::decode(map, &address_key(address), &value)? else {
+            return None;
+        };
+        identity?.pod()
+    };
+    find().is_some()
+}
+
+/// The numbers of the installations in a folder, in order.
+fn installations(root: &Path) -> io::Result<Vec<u32>> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let number = |entry: io::Result<fs::DirEntry>| {
+        entry.ok()?.file_name().to_str()?.strip_prefix("rules-")?.parse::<u32>().ok()
+    };
+    let mut numbers: Vec<u32> = entries.filter_map(number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The priorities to try. Netfilter gives each number to one program only, and other programs use
+/// round ones. Packets for the node come after IPVS, as in the nftables datapath.
+fn priorities(hook: HookPoint) -> impl Iterator<Item = i32> {
+    let first = match hook {
+        HookPoint::Input => 101,
+        HookPoint::Forward | HookPoint::Output => -31,
+    };
+    (0..8).map(move |number| first + 2 * number)
+}
+
+/// The number of a family for netfilter.
+fn netfilter_family(family: IpFamily) -> u32 {
+    match family {
+        IpFamily::V4 => 2,
+        IpFamily::V6 => 10,
+    }
+}
+
+impl Kernel {
+    /// Opens the kernel in the calling thread's network namespace. Writes nothing.
+    pub(crate) fn open() -> Result<Self, KernelError> {
+        static NUMBERS: OnceLock<KernelNumbers> = OnceLock::new();
+        let file_system = statfs(BPFFS).map_err(|_| KernelError::NoFileSystem)?;
+        if file_system.f_type as i64 != BPFFS_MAGIC {
+            return Err(KernelError::NoFileSystem);
+        }
+        let numbers = match NUMBERS.get() {
+            Some(numbers) => numbers,
+            None => {
+                let read = KernelNumbers::read()?;
+                NUMBERS.get_or_init(|| read)
+            }
+        };
+        let namespace = File::open(NAMESPACE);
+        let namespace = namespace.map_err(failed("open the network namespace"))?;
+        let root = root().map_err(failed("read the number of the network namespace"))?;
+        Ok(Kernel { namespace, root, numbers, probe: OnceLock::new() })
+    }
+
+    pub(crate) fn features(&self) -> Features {
+        self.numbers.features()
+    }
+
+    /// The numbers of the installations, in order.
+    pub(crate) fn installations(&self) -> Result<Vec<u32>, KernelError> {
+        installations(&self.root).map_err(failed("read the names of the rules"))
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.root.join(format!("rules-{number}"))
+    }
+
+    /// Opens the maps of an installation; `None` if one of them is missing.
+    pub(crate) fn maps(&self, number: u32) -> Option<BTreeMap<MapId, Map>> {
+        let path = self.path(number);
+        let mut maps = BTreeMap::new();
+        for map in MapId::ALL {
+            let folder = if map.is_shared() { &self.root } else { &path };
+            maps.insert(map, Map::open(&folder.join(map.to_string()), map.declaration(1)).ok()?);
+        }
+        Some(maps)
+    }
+
+    /// The folder of the names.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.root
+    }
+
+    /// The links of an installation that can be opened.
+    pub(crate) fn links(&self, number: u32) -> Vec<Link> {
+        let path = self.path(number);
+        let link = |(family, hook)| {
+            let fd = sys::open_pinned(&path.join(link_name(family, hook))).ok()?;
+            Link::new(fd, family, hook).ok()
+        };
+        link_points().filter_map(link).collect()
+    }
+
+    /// The programs of an installation that can be opened, with their names.
+    pub(crate) fn programs(&self, number: u32) -> Vec<(String, OwnedFd)> {
+        let path = self.path(number);
+        let names = IpFamily::BOTH.map(program_name).into_iter();
+        names
+            .filter_map(|name| Some((name.clone(), sys::open_pinned(&path.join(name)).ok()?)))
+            .collect()
+    }
+
+    /// An installation with its links; `None` if one of them is missing.
+    pub(crate) fn with_links(
+        &self,
+        number: u32,
+        maps: BTreeMap<MapId, Map>,
+    ) -> Option<Installation> {
+        let links = self.links(number);
+        let is_complete = links.len() == link_points().count();
+        is_complete.then(|| Installation { maps, links, path: self.path(number) })
+    }
+
+    /// Creates the maps of a new installation.
+    pub(crate) fn create_maps(&self, capacity: u32) -> Result<BTreeMap<MapId, Map>, KernelError> {
+        fs::create_dir_all(&self.root).map_err(failed("create a folder in the BPF file system"))?;
+        let mut maps = BTreeMap::new();
+        for map in MapId::ALL {
+            let declaration = map.declaration(capacity);
+            let path = self.root.join(map.to_string());
+            let existing = map.is_shared().then(|| Map::open(&path, declaration).ok()).flatten();
+            let opened = match existing {
+                Some(existing) => existing,
+                None => {
+                    let created = Map::create(&format!("weir_{map}"), declaration);
+                    let created = created.map_err(failed(format!("create the map {map}")))?;
+                    if map.is_shared() {
+                        _ = fs::remove_file(&path);
+                        sys::pin(created.as_fd(), &path)
+                            .map_err(failed(format!("name the map {map}")))?;
+                    }
+                    created
+                }
+            };
+            maps.insert(map, opened);
+        }
+        Ok(maps)
+    }
+
+    fn load(
+        &self,
+        family: IpFamily,
+        program: &[Instruction<MapId>],
+        maps: &BTreeMap<MapId, Map>,
+    ) -> Result<OwnedFd, KernelError> {
+        let linked = Linked { numbers: self.numbers, maps };
+        let code: Vec<u64> = program.iter().flat_map(|one| one.encode(&linked)).collect();
+        let name = format!("weir_{}", family.digit());
+        sys::load_program(&name, &code, program::LICENSE).map_err(|rejected| {
+            if rejected.error.kind() == io::ErrorKind::PermissionDenied && rejected.log.is_empty() {
+                return KernelError::Permission(rejected.error);
+            }
+            let lines: Vec<&str> = rejected.log.lines().collect();
+            let log = lines[lines.len().saturating_sub(40)..].join("\n");
+            KernelError::Program { family, error: rejected.error, log }
+        })
+    }
+
+    /// Runs the programs with these maps. The maps must have their content.
+    pub(crate) fn install(
+        &self,
+        number: u32,
+        maps: BTreeMap<MapId, Map>,
+    ) -> Result<Installation, KernelError> {
+        let mut programs = BTreeMap::new();
+        for family in IpFamily::BOTH {
+            let program = program::program(family, self.features());
+            programs.insert(family, self.load(family, &program, &maps)?);
+        }
+        let path = self.path(number);
+        let result = self.attach(&path, &maps, &programs);
+        match result {
+            Ok(links) => Ok(Installation { maps, links, path }),
+            Err(error) => {
+                self.remove_installation(number)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn attach(
+        &self,
+        path: &Path,
+        maps: &BTreeMap<MapId, Map>,
+        programs: &BTreeMap<IpFamily, OwnedFd>,
+    ) -> Result<Vec<Link>, KernelError> {
+        fs::create_dir_all(path).map_err(failed("create a folder in the BPF file system"))?;
+        for map in own_maps() {
+            if let Some(opened) = maps.get(&map) {
+                let named = sys::pin(opened.as_fd(), &path.join(map.to_string()));
+                named.map_err(failed(format!("name the map {map}")))?;
+            }
+        }
+        for (family, program) in programs {
+            let named = sys::pin(program.as_fd(), &path.join(program_name(*family)));
+            named.map_err(failed("name a program"))?;
+        }
+        let mut links = Vec::new();
+        for (family, hook) in link_points() {
+            let program = programs.get(&family).expect("there is a program for each family");
+            let attach = || format!("attach the program for {family} at {}", hook.name());
+            let fd = self.attach_one(program.as_fd(), family, hook).map_err(failed(attach()))?;
+            sys::pin(fd.as_fd(), &path.join(link_name(family, hook)))
+                .map_err(failed("name a link"))?;
+            links.push(Link::new(fd, family, hook).map_err(failed(attach()))?);
+        }
+        Ok(links)
+    }
+
+    /// Attaches a program at the first free priority.
+    fn attach_one(
+        &self,
+        program: BorrowedFd<'_>,
+        family: IpFamily,
+        hook: HookPoint,
+    ) -> io::Result<OwnedFd> {
+        self.in_namespace(|| {
+            let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+            for priority in priorities(hook) {
+                match sys::attach(program, netfilter_family(family), hook as u32, priority) {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => last = error,
+                    attached => return attached,
+                }
+            }
+            Err(last)
+        })
+    }
+
+    /// Whether all programs of an installation still run. The kernel does not tell whether a link was
+    /// detached, but it gives the priority of a program that runs to no other one.
+    pub(crate) fn is_attached(&self, installation: &Installation) -> Result<bool, KernelError> {
+        let probe = match self.probe.get() {
+            Some(probe) => probe,
+            None => {
+                let loaded = self.load(IpFamily::V4, &program::accept_all(), &BTreeMap::new())?;
+                self.probe.get_or_init(|| loaded)
+            }
+        };
+        let is_taken = |link: &Link| {
+            let (family, hook) = (netfilter_family(link.family), link.hook as u32);
+            match sys::attach(probe.as_fd(), family, hook, link.priority) {
+                Ok(_) => Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
+                Err(error) => Err(error),
+            }
+        };
+        let all = || {
+            for link in &installation.links {
+                if !is_taken(link)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        self.in_namespace(all).map_err(failed("check the programs"))
+    }
+
+    /// Calls a function in the network namespace of this datapath, on a thread of its own.
+    fn in_namespace<T: Send>(&self, call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        let enter = || {
+            // CAP_SYS_ADMIN is needed to enter even the namespace that the thread is in.
+            if fs::metadata(NAMESPACE)?.ino() != self.namespace.metadata()?.ino() {
+                rustix::thread::move_into_link_name_space(
+                    self.namespace.as_fd(),
+                    Some(LinkNameSpaceType::Network),
+                )?;
+            }
+            call()
+        };
+        let panicked = |_| io::Error::other("a thread panicked");
+        thread::scope(|scope| scope.spawn(enter).join().map_err(panicked)?)
+    }
+
+    /// Detaches the programs of an installation and removes its names.
+    pub(crate) fn remove_installation(&self, number: u32) -> Result<(), KernelError> {
+        let path = self.path(number);
+        for (family, hook) in link_points() {
+            if let Ok(link) = sys::open_pinned(&path.join(link_name(family, hook))) {
+                sys::detach(link.as_fd()).map_err(failed("detach a program"))?;
+            }
+        }
+        remove_folder(&path)
+    }
+
+    /// Forgets the connections. Programs that still use the old map keep it.
+    pub(crate) fn forget_flows(&self) -> Result<(), KernelError> {
+        for map in IpFamily::BOTH.map(MapId::Flows) {
+            match fs::remove_file(self.root.join(map.to_string())) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("forget the connections")(error));
+                }
+                _ => (),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub(crate) fn remove(&self) -> Result<(), KernelError> {
+        for number in self.installations()? {
+            self.remove_installation(number)?;
+        }
+        remove_folder(&self.root)
+    }
+}
+
+/// Removes a folder of the BPF file system with its objects.
+fn remove_folder(path: &Path) -> Result<(), KernelError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("remove names from the BPF file system")(error))
+        }
+        _ => Ok(()),
+    }
+}

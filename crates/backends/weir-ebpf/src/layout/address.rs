@@ -1,0 +1,61 @@
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The kind or the pod of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Identity {
+    /// The address is not of this node's pods, and is of this kind.
+    Kind(u32),
+    /// The address belongs to the pod entry with this number.
+    Pod(u32),
+}
+
+/// Marks an address of a pod of this node.
+pub(crate) const LOCAL: u32 = 1 << 31;
+
+impl Identity {
+    /// The number in the map.
+    pub fn to_number(self) -> u32 {
+        match self {
+            Identity::Kind(kind) => kind,
+            Identity::Pod(number) => LOCAL | number,
+        }
+    }
+
+    /// The number of the pod entry, if the address belongs to one.
+    pub fn pod(&self) -> Option<u32> {
+        match self {
+            Identity::Kind(_) => None,
+            Identity::Pod(number) => Some(*number),
+        }
+    }
+
+    /// The identity with a number.
+    pub fn from_number(number: u32) -> Self {
+        if number & LOCAL == 0 { Identity::Kind(number) } else { Identity::Pod(number & !LOCAL) }
+    }
+}
+
+/// The bytes of an address.
+pub fn address_key(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The value of an address. Half of it is a check of the address, because a reader can meet the
+/// memory of a deleted element that the kernel has used again.
+pub fn address_value(address: IpAddr, identity: Identity) -> u64 {
+    let words = address_key(address);
+    let words =
+        words.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+    let check = words.fold(0, |check, word| check ^ word);
+    u64::from(check) << 32 | u64::from(identity.to_number())
+}
+
+/// The bytes of a network.
+pub fn network_key(net: IpNet) -> Vec<u8> {
+    [&u32::from(net.prefix_len()).to_ne_bytes()[..], &address_key(net.network())].concat()
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+
+//! Known and unknown connections.
+
+use weir_model::IpFamily;
+
+use super::{ask::Way, *};
+use crate::layout::Config;
+use Comparison::{GreaterOrEqual, Less, Shares};
+use Register::{R7, R9};
+use Width::Half;
+
+impl Main<'_> {
+    /// Builds the key of the connection, which is the same for both directions. Then `R9` is 1 if the
+    /// packet goes from the second end to the first.
+    pub(super) fn build_key(&mut self) {
+        let (swapped, equal, straight, done) =
+            (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        let (width, parts, length): (Width, &[i16], i16) = match self.family {
+            IpFamily::V4 => (Word, &[0], 4),
+            IpFamily::V6 => (Double, &[0, 8], 16),
+        };
+        for part in parts {
+            self.asm.load(width, R1, R10, SOURCE + part);
+            self.asm.load(width, R2, R10, DESTINATION + part);
+            self.asm.jump_if(Greater, R1, R2, swapped);
+            self.asm.jump_if(Less, R1, R2, straight);
+        }
+        self.asm.jump(equal);
+        self.asm.place(equal);
+        self.asm.load(Half, R1, R10, SOURCE_PORT);
+        self.asm.load(Half, R2, R10, DESTINATION_PORT);
+        self.asm.jump_if(Greater, R1, R2, swapped);
+        self.asm.place(straight);
+        self.asm.set(R9, 0);
+        self.write_key(SOURCE, DESTINATION, SOURCE_PORT, DESTINATION_PORT, width, parts);
+        self.asm.jump(done);
+        self.asm.place(swapped);
+        self.asm.set(R9, 1);
+        self.write_key(DESTINATION, SOURCE, DESTINATION_PORT, SOURCE_PORT, width, parts);
+        self.asm.place(done);
+        let asm = &mut *self.asm;
+        asm.load(Word, R1, R10, PROTOCOL);
+        asm.store(Word, R10, KEY + 2 * length + 4, R1);
+        asm.set(R1, 0);
+        for at in (0..2 * length + 8).step_by(8) {
+            asm.load(Double, R2, R10, KEY + at);
+            asm.xor(R1, R2);
+        }
+        asm.set(R2, R1);
+        asm.shift_right(R2, 32);
+        asm.xor(R1, R2);
+        asm.and(R1, i32::MAX);
+        asm.store(Double, R10, CHECK, R1);
+    }
+
+    pub(super) fn write_key(
+        &mut self,
+        first: i16,
+        second: i16,
+        first_port: i16,
+        second_port: i16,
+        width: Width,
+        parts: &[i16],
+    ) {
+        let length = (parts.len() * width.bytes()) as i16;
+        for part in parts {
+            self.asm.load(width, R1, R10, first + part);
+            self.asm.store(width, R10, KEY + part, R1);
+            self.asm.load(width, R1, R10, second + part);
+            self.asm.store(width, R10, KEY + length + part, R1);
+        }
+        self.asm.load(Half, R1, R10, first_port);
+        self.asm.store(Half, R10, KEY + 2 * length, R1);
+        self.asm.load(Half, R1, R10, second_port);
+        self.asm.store(Half, R10, KEY + 2 * length + 2, R1);
+    }
+
+    /// Accepts the packet of a connection that passed, if the rules have not changed since, or still
+    /// allow it. `R8` is the time.
+    pub(super) fn known_flow(&mut self, miss: Label) {
+        let asm = &mut *self.asm;
+        let (stale, touch) = (asm.label(), asm.label());
+        let (other_way, ask, timed) = (asm.label(), asm.label(), asm.label());
+        asm.load(Word, R1, R10, FLAGS);
+        asm.jump_if(Shares, R1, SYN | ALONE, miss);
+        asm.map(R1, MapId::Flows(self.family));
+        asm.stack(R2, KEY);
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Equal, R0, 0, miss);
+        asm.set(R7, R0);
+        // The kernel may have used the memory again for another connection: the value has a check.
+        asm.load(Double, R3, R7, 0);
+        asm.set(R2, R3);
+        asm.shift_right(R2, 32);
+        asm.and(R2, i32::MAX);
+        asm.load(Double, R1, R10, CHECK);
+        asm.jump_if(NotEqual, R1, R2, miss);
+        // Forgotten connections.
+        asm.load(Double, R1, R7, 8);
+        asm.jump_if(GreaterOrEqual, R1, R8, timed);
+        asm.set(R2, R8);
+        asm.subtract(R2, R1);
+        let number = match self.family {
+            IpFamily::V4 => PROTO_ICMP,
+            IpFamily::V6 => PROTO_ICMPV6,
+        };
+        asm.load(Word, R1, R10, PROTOCOL);
+        let limits = [(PROTO_TCP, TCP_TIMEOUT), (PROTO_UDP, UDP_TIMEOUT), (number, ICMP_TIMEOUT)];
+        for (protocol, limit) in limits {
+            let other = asm.label();
+            asm.jump_if(NotEqual, R1, protocol, other);
+            asm.jump_if(Greater, R2, limit, miss);
+            asm.place(other);
+        }
+        asm.jump_if(Equal, R1, PROTO_TCP, timed);
+        asm.jump_if(Greater, R2, OTHER_TIMEOUT, miss);
+        asm.place(timed);
+        asm.set(R1, R3);
+        asm.shift_left(R1, 32);
+        asm.shift_right(R1, 32);
+        asm.load(Word, R2, R10, EPOCH);
+        asm.jump_if(NotEqual, R1, R2, stale);
+        asm.place(touch);
+        // An error about a packet does not keep its connection alive.
+        asm.load(Word, R1, R10, FLAGS);
+        asm.jump_if(Shares, R1, RELATED, self.accept);
+        asm.load(Double, R1, R7, 8);
+        asm.jump_if(Equal, R1, R8, self.accept);
+        asm.store(Double, R7, 8, R8);
+        asm.jump(self.accept);
+
+        // The rules may have changed: evaluate them for the end that began the connection.
+        asm.place(stale);
+        asm.store(Word, R10, QUERY + query::EPOCH, R1);
+        asm.shift_right(R3, 63);
+        asm.set(R7, R3);
+        asm.jump_if(NotEqual, R3, R9, other_way);
+        self.ask(Way::Forward);
+        self.asm.store_constant(Double, R10, CAUSE, 0);
+        self.asm.jump(ask);
+        self.asm.place(other_way);
+        self.ask(Way::Back);
+        self.asm.store_constant(Double, R10, CAUSE, CAUSE_ANSWER);
+        self.asm.place(ask);
+        self.call_judge();
+        let denied = self.asm.label();
+        let asm = &mut *self.asm;
+        asm.jump_if(Equal, R0, result::INHERITED, miss);
+        asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
+        let keep = asm.label();
+        asm.jump_if(Equal, R0, result::ALLOWED, keep);
+        asm.map_value(R1, MapId::Config);
+        asm.load(Word, R1, R1, Config::FLAGS);
+        asm.and(R1, Config::KEEP);
+        asm.jump_if(Equal, R1, 0, denied);
+        asm.place(keep);
+        self.remember();
+        self.asm.jump(self.accept);
+        self.asm.place(denied);
+        self.turn_around(miss);
+        self.asm.jump(self.deny);
+    }
+
+    /// A reply of a denied connection with equal ports can be a connection in the other direction, if it
+    /// is not of TCP, whose first packet shows the direction.
+    pub(super) fn turn_around(&mut self, miss: Label) {
+        let asm = &mut *self.asm;
+        let (equal, deny) = (asm.label(), asm.label());
+        asm.load(Double, R1, R10, CAUSE);
+        asm.jump_if(Equal, R1, 0, deny);
+        asm.load(Word, R1, R10, PROTOCOL);
+        asm.jump_if(Equal, R1, PROTO_UDP, equal);
+        asm.jump_if(NotEqual, R1, PROTO_SCTP, deny);
+        asm.place(equal);
+        asm.load(Word, R1, R10, FLAGS);
+        asm.jump_if(Shares, R1, RELATED, deny);
+        asm.load(Half, R1, R10, SOURCE_PORT);
+        asm.load(Half, R2, R10, DESTINATION_PORT);
+        asm.jump_if(Equal, R1, R2, miss);
+        asm.place(deny);
+    }
+
+    /// Evaluates the rules for a packet of an unknown connection.
+    pub(super) fn unknown_flow(&mut self) {
+        let (restored, middle, allowed) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let (forward, back, denied) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.store_constant(Word, R10, QUERY + query::EPOCH, -1);
+        self.asm.store_constant(Double, R10, CAUSE, 0);
+        self.asm.load(Word, R1, R10, FLAGS);
+        let not_related = self.asm.label();
+        self.asm.jump_if(Shares, R1, RELATED, restored);
+        self.asm.jump(not_related);
+        // An error about an unknown connection is a packet by itself.
+        self.asm.place(restored);
+        self.swap_inner();
+        let number = match self.family {
+            IpFamily::V4 => PROTO_ICMP,
+            IpFamily::V6 => PROTO_ICMPV6,
+        };
+        self.asm.store_constant(Word, R10, PROTOCOL, number);
+        self.asm.store_constant(Word, R10, SOURCE_PORT, 0);
+        self.asm.store_constant(Word, R10, FLAGS, ALONE);
+        self.asm.place(not_related);
+        self.asm.load(Word, R1, R10, FLAGS);
+        self.asm.and(R1, SYN | TCP);
+        self.asm.jump_if(Equal, R1, TCP, middle);
+
+        self.asm.place(forward);
+        self.asm.set(R7, R9);
+        self.ask(Way::Forward);
+        self.call_judge();
+        self.asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
+        self.asm.jump_if(Equal, R0, result::ALLOWED, allowed);
+        self.asm.jump(denied);
+
+        // From the middle of a TCP connection. If one end has a port that systems give to clients, it
+        // began the connection. Otherwise the connection passes if either end may begin it.
+        self.asm.place(middle);
+        let asm = &mut *self.asm;
+        asm.load(Half, R1, R10, SOURCE_PORT);
+        asm.swap_half(R1);
+        asm.shift_right(R1, CLIENT_PORT_BITS);
+        asm.load(Half, R2, R10, DESTINATION_PORT);
+        asm.swap_half(R2);
+        asm.shift_right(R2, CLIENT_PORT_BITS);
+        asm.jump_if(Greater, R1, R2, forward);
+        asm.jump_if(Less, R1, R2, back);
+        asm.set(R7, R9);
+        self.ask(Way::Forward);
+        self.call_judge();
+        self.asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
+        self.asm.jump_if(Equal, R0, result::ALLOWED, allowed);
+        self.asm.place(back);
+        self.asm.set(R7, R9);
+        self.asm.xor(R7, 1);
+        self.ask(Way::Back);
+        self.call_judge();
+        self.asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
+        self.asm.jump_if(NotEqual, R0, result::ALLOWED, denied);
+
+        self.asm.place(allowed);
+        self.asm.load(Word, R1, R10, FLAGS);
+        self.asm.jump_if(Shares, R1, ALONE | REPLY, self.accept);
+        self.remember();
+        self.asm.jump(self.accept);
+
+        self.asm.place(denied);
+        if self.features.conntrack {
+            self.asm.store(Double, R10, RESULT, R0);
+            let unexpected = self.asm.label();
+            self.check_expected(unexpected);
+            self.asm.place(unexpected);
+            self.asm.load(Double, R0, R10, RESULT);
+        }
+        self.asm.jump(self.deny);
+    }
+
+    /// Remembers the connection in this epoch, which the end `R7` began.
+    pub(super) fn remember(&mut self) {
+        let asm = &mut *self.asm;
+        asm.shift_left(R7, 31);
+        asm.load(Double, R1, R10, CHECK);
+        asm.or(R7, R1);
+        asm.shift_left(R7, 32);
+        asm.load(Word, R1, R10, EPOCH);
+        asm.or(R7, R1);
+        asm.store(Double, R10, VALUE, R7);
+        asm.store(Double, R10, VALUE + 8, R8);
+        asm.map(R1, MapId::Flows(self.family));
+        asm.stack(R2, KEY);
+        asm.stack(R3, VALUE);
+        asm.set(R4, 0);
+        asm.call(Helper::MapUpdate);
+    }
+}
