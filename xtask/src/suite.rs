@@ -1,7 +1,9 @@
 //! Runs the test binaries of the workspace, several at a time.
 //!
 //! `cargo test` runs one binary after the other. Many tests wait for an API server, a timeout or a
-//! kernel, so more binaries than cores can run concurrently.
+//! kernel, so more binaries than cores can run concurrently. A test that measures time can then
+//! fail because the machine is busy: such a test runs a second time, alone, and the summary names
+//! it.
 
 use std::{
     io::Write,
@@ -19,6 +21,29 @@ use crate::shell;
 /// How many binaries run at the same time.
 const MAX_CONCURRENT: usize = 4;
 
+/// The binaries whose tests wait for other processes, packets or nodes. The tests of all other
+/// binaries have the same result on a busy machine, and run only once.
+const TIMED: [&str; 18] = [
+    "weir agent",
+    "weir cli",
+    "weir cluster",
+    "weir clusterset",
+    "weir cni",
+    "weir e2e",
+    "weir opflex",
+    "weir-agent weir_agent",
+    "weir-controllers clusterset",
+    "weir-controllers live",
+    "weir-ebpf datapath",
+    "weir-iptables kernel",
+    "weir-kube faults",
+    "weir-kube live",
+    "weir-lab lab",
+    "weir-netfilter kernel",
+    "weir-nft datapath",
+    "xtask xtask",
+];
+
 /// A binary that `cargo test` would run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TestBinary {
@@ -29,38 +54,93 @@ pub(crate) struct TestBinary {
     folder: PathBuf,
 }
 
+/// The binary that takes longest, mostly waiting for kubelets.
+const LONGEST: &str = "weir e2e";
 /// The groups of crates, those whose tests take longest first.
 const GROUPS: [&str; 3] = ["bin", "edge", "backends"];
 
 impl TestBinary {
-    /// The position of the group of the crate.
-    fn rank(&self) -> usize {
+    /// The place in the order: the longest binary, then the groups of crates.
+    fn rank(&self) -> (bool, usize) {
         let group = self.folder.parent().and_then(|group| group.file_name());
-        GROUPS
-            .iter()
-            .position(|name| group.is_some_and(|group| group == *name))
-            .unwrap_or(GROUPS.len())
+        let group = GROUPS.iter().position(|name| group.is_some_and(|group| group == *name));
+        (self.name != LONGEST, group.unwrap_or(GROUPS.len()))
+    }
+
+    /// The command that runs the tests as `cargo test` does.
+    fn command(&self, environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.envs(environment.iter().copied());
+        command
     }
 }
 
-/// Runs test binaries and passes each line of their output to `on_line`. Returns whether all of
-/// them succeeded.
+/// The result of a run.
+pub(crate) struct Outcome {
+    /// Whether all tests passed, some of them perhaps in their second run.
+    pub(crate) passed: bool,
+    /// The tests that passed only in their second run.
+    pub(crate) repeated: Vec<String>,
+}
+
+/// A binary that failed.
+struct Failure {
+    binary: TestBinary,
+    /// The tests that failed. Empty if the binary ended without naming one.
+    tests: Vec<String>,
+}
+
+/// Runs test binaries and passes each line of their output to `on_line`, except for second runs.
 pub(crate) fn run(
     mut binaries: Vec<TestBinary>,
     environment: &[(&str, &str)],
     on_line: impl FnMut(&str) + Send,
-) -> Result<bool> {
+) -> Result<Outcome> {
     // The binaries that take longest come first.
     binaries.sort_by_key(TestBinary::rank);
     let queue = Mutex::new(binaries.into_iter());
-    let output = Mutex::new((on_line, true));
+    let output = Mutex::new((on_line, Vec::new()));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..MAX_CONCURRENT)
             .map(|_| scope.spawn(|| drain(&queue, &output, environment)))
             .collect();
         workers.into_iter().try_for_each(shell::join)
     })?;
-    Ok(output.into_inner().unwrap_or_else(PoisonError::into_inner).1)
+    let (_, failures) = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut outcome = Outcome { passed: true, repeated: Vec::new() };
+    for failure in failures {
+        if repeat(&failure, environment)? {
+            let name = |test: &String| format!("{}: {test}", failure.binary.name);
+            outcome.repeated.extend(failure.tests.iter().map(name));
+        } else {
+            outcome.passed = false;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Runs the failed tests of a binary again, alone. Returns whether all of them passed.
+fn repeat(failure: &Failure, environment: &[(&str, &str)]) -> Result<bool> {
+    let Failure { binary, tests } = failure;
+    if tests.is_empty() || !TIMED.contains(&binary.name.as_str()) {
+        return Ok(false);
+    }
+    let mut command = binary.command(environment);
+    command.arg("--exact").args(tests);
+    let result = command.output().with_context(|| format!("cannot run {}", binary.name))?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "     Running {} again: {}", binary.name, tests.join(", "))?;
+    stdout.write_all(&result.stderr)?;
+    stdout.write_all(&result.stdout)?;
+    let passed = format!("{} passed; 0 failed", tests.len());
+    Ok(result.status.success() && String::from_utf8_lossy(&result.stdout).contains(&passed))
+}
+
+/// The test that a line of a test harness reports as failed, if it does.
+fn failed_test(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("test ")?.strip_suffix("... FAILED")?.trim_end();
+    (!name.is_empty()).then_some(name)
 }
 
 /// Builds the test binaries of the workspace and returns them in cargo's order.
@@ -103,28 +183,28 @@ fn test_binary(message: &str) -> Option<TestBinary> {
 /// the lines of two binaries do not mix.
 fn drain<F: FnMut(&str)>(
     queue: &Mutex<impl Iterator<Item = TestBinary>>,
-    output: &Mutex<(F, bool)>,
+    output: &Mutex<(F, Vec<Failure>)>,
     environment: &[(&str, &str)],
 ) -> Result<()> {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some(binary) = next else { return Ok(()) };
         let start = Instant::now();
-        let mut command = Command::new(&binary.executable);
-        command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
-        command.envs(environment.iter().copied());
-        let result = command.output().with_context(|| format!("cannot run {}", binary.name))?;
+        let result = binary.command(environment).output();
+        let result = result.with_context(|| format!("cannot run {}", binary.name))?;
         let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-        let (on_line, all_succeeded) = &mut *output;
+        let (on_line, failures) = &mut *output;
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "     Running {} ({} s)", binary.name, start.elapsed().as_secs())?;
         // The harness prints results to the standard output. Tests print to both.
+        let lines = String::from_utf8_lossy(&result.stdout);
         if !result.status.success() {
             stdout.write_all(&result.stderr)?;
             writeln!(stdout, "{}: {}", binary.name, result.status)?;
-            *all_succeeded = false;
+            let tests = lines.lines().filter_map(failed_test).map(str::to_owned).collect();
+            failures.push(Failure { binary, tests });
         }
-        for line in String::from_utf8_lossy(&result.stdout).lines() {
+        for line in lines.lines() {
             writeln!(stdout, "{line}")?;
             on_line(line);
         }
@@ -154,5 +234,13 @@ mod tests {
         assert_eq!(test_binary(&message(false, r#""/w/target/faults""#)), None);
         assert_eq!(test_binary(&message(true, "null")), None);
         assert_eq!(test_binary("   Compiling weir"), None);
+    }
+
+    #[test]
+    fn failed_tests_are_recognized() {
+        assert_eq!(failed_test("test cut::all ... FAILED"), Some("cut::all"));
+        assert_eq!(failed_test("test no_agent      ... FAILED"), Some("no_agent"));
+        assert_eq!(failed_test("test no_agent ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 2 passed; 1 failed"), None);
     }
 }

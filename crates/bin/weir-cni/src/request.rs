@@ -45,25 +45,28 @@ pub(crate) fn send(
         let left = deadline.saturating_duration_since(Instant::now());
         let margin = (left / 4).min(MAX_MARGIN);
         request.set_timeout(left - margin);
-        let error = match attempt(socket, &request, deadline) {
+        let error = match attempt(socket, &request, left) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        if retry == Retry::Never || Instant::now() + RETRY_INTERVAL >= deadline {
+        if retry == Retry::Never {
             return Err(error);
         }
         thread::sleep(RETRY_INTERVAL);
+        // On a busy machine the sleep can last longer. The reason of the last attempt says more
+        // than a timeout.
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
     }
 }
 
-fn attempt(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Result<(), String>> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
+fn attempt(socket: &Path, request: &Request, left: Duration) -> io::Result<Result<(), String>> {
     let mut stream = open(socket)?;
-    stream.set_write_timeout(Some(left))?;
-    stream.set_read_timeout(Some(left))?;
+    // A timeout of zero is invalid.
+    let timeout = Some(left.max(RETRY_INTERVAL));
+    stream.set_write_timeout(timeout)?;
+    stream.set_read_timeout(timeout)?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
     BufReader::new(stream.take(MAX_ANSWER_BYTES)).read_line(&mut line)?;

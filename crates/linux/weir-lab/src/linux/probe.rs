@@ -17,8 +17,8 @@ const PORTS: std::ops::Range<u16> = 10_000..60_000;
 /// The machine counts as slow if an answer takes more than this fraction of the timeout.
 const PROMPT_FRACTION: u32 = 4;
 
-/// The factor of the timeout for the second attempt on a slow machine.
-const RETRY_FACTOR: u32 = 3;
+/// The factors of the timeout for further attempts on a slow machine.
+const RETRY_FACTORS: [u32; 3] = [3, 10, 30];
 
 pub(super) fn probe(
     lab: &Lab,
@@ -37,20 +37,24 @@ pub(super) fn probe(
 }
 
 /// Accepts a denial if all answers were prompt. Otherwise the machine may be too slow, and the
-/// denied flows are probed again.
+/// denied flows are probed again with a longer timeout.
 fn decide(
     lab: &Lab,
     flows: &[Flow],
     timeout: Duration,
     port: &mut u16,
 ) -> Result<Vec<Verdict>, LabError> {
-    let (mut verdicts, prompt) = attempt(lab, flows, timeout, port)?;
-    let denied: Vec<usize> =
-        (0..flows.len()).filter(|&number| verdicts[number] == Verdict::Deny).collect();
-    if !denied.is_empty() && !prompt {
+    let (mut verdicts, mut is_prompt) = attempt(lab, flows, timeout, port)?;
+    for factor in RETRY_FACTORS {
+        let denied: Vec<usize> =
+            (0..flows.len()).filter(|&number| verdicts[number] == Verdict::Deny).collect();
+        if denied.is_empty() || is_prompt {
+            break;
+        }
         let again: Vec<Flow> = denied.iter().map(|&number| flows[number]).collect();
-        let (second, _) = attempt(lab, &again, timeout * RETRY_FACTOR, port)?;
+        let (second, was_prompt) = attempt(lab, &again, timeout * factor, port)?;
         denied.into_iter().zip(second).for_each(|(number, verdict)| verdicts[number] = verdict);
+        is_prompt = was_prompt;
     }
     Ok(verdicts)
 }
