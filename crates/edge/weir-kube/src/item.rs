@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_api::document::{MapEntry, Tree, TreeValue};
 
-use crate::{KubeObject, ObjectId};
+use crate::{KubeObject, ObjectId, wire};
 
 /// Identifies one version of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,16 @@ pub trait WireObject: DeserializeOwned + Send {
     fn kind(&self) -> Option<&str>;
     /// Sets `apiVersion` and `kind`, and may remove `metadata.managedFields` to save memory.
     fn complete(&mut self, types: &TypeMeta);
+
+    /// Whether objects of a kind can be read from protocol buffers.
+    fn reads_protobuf(_kind: &str) -> bool {
+        false
+    }
+
+    /// Reads an object from a protocol buffer.
+    fn from_protobuf(kind: &str, _bytes: &[u8]) -> Result<Self, String> {
+        Err(format!("objects of kind {kind} are not read from protocol buffers"))
+    }
 }
 
 impl WireObject for KubeObject {
@@ -138,6 +148,14 @@ impl WireObject for Tree {
 
     fn kind(&self) -> Option<&str> {
         self.get("kind").and_then(Tree::text)
+    }
+
+    fn reads_protobuf(kind: &str) -> bool {
+        wire::has_reduced_form(kind)
+    }
+
+    fn from_protobuf(kind: &str, bytes: &[u8]) -> Result<Self, String> {
+        wire::reduced_object(kind, bytes)
     }
 
     /// Keeps `metadata.managedFields`: the agent measures its latency from their timestamps.

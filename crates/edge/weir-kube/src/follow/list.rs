@@ -1,4 +1,5 @@
-//! Lists: all pages, in the first version that the API server serves.
+//! Lists, in the first version that the API server serves: one page, or a whole list from the API
+//! server's cache, or all pages.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use weir_runtime::jitter;
 
 use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, OnMissing};
 use crate::{
-    ApiError,
+    ApiError, WireObject,
     wire::{self, Definition, ListPage, PageStart, Unread},
 };
 
@@ -63,18 +64,24 @@ impl<S: ObjectSink> Follower<S> {
         ApiError::Reverted { resource: self.spec.resource.name() }
     }
 
-    /// Reads the pages after the first one, and completes the list.
+    /// Reads the objects after the first page, and completes the list.
     async fn read_pages(
         &mut self,
         client: &Client,
         version: &'static str,
         mut page: ListPage<S::Item>,
     ) -> Result<NextRequest, Interrupted> {
-        let position = page.resource_version.clone();
-        self.sink.begin_list();
-        loop {
+        let mut position = page.resource_version.clone();
+        if page.next.is_some()
+            && let Some(version_of_list) = self.read_whole(client, version).await?
+        {
+            position = version_of_list;
+            page.next = None;
+        } else {
+            self.sink.begin_list();
             self.sink.page(page.items).await?;
-            let Some(token) = page.next else { break };
+        }
+        while let Some(token) = page.next {
             page = self.page(client, version, PageStart::After(&token)).await?;
             if page.resource_version != position || page.next.as_ref() == Some(&token) {
                 let message = "its pages are not of one list".into();
@@ -82,6 +89,7 @@ impl<S: ObjectSink> Follower<S> {
                     ApiError::Garbled { resource: self.spec.resource.name(), message }.into()
                 );
             }
+            self.sink.page(page.items).await?;
         }
         self.sink.complete_list(version).await?;
         (self.served, self.position) = (version, position);
@@ -92,6 +100,41 @@ impl<S: ObjectSink> Follower<S> {
         self.list_problem = None;
         self.report().await?;
         Ok(NextRequest::Watch)
+    }
+
+    /// Reads a long list from the API server's cache in one response, and returns its version.
+    /// `None` if the API server cannot, or if its cache is older than objects of the first page or
+    /// than the current position.
+    async fn read_whole(
+        &mut self,
+        client: &Client,
+        version: &'static str,
+    ) -> Result<Option<String>, Interrupted> {
+        if !S::Raw::reads_protobuf(&self.spec.resource.type_meta(version).kind) {
+            return Ok(None);
+        }
+        let mut list = match wire::open_list(client, &self.spec, version).await {
+            Ok(Some(list)) => list,
+            Err(error) if error.is_about_access() => return Err(error.into()),
+            Ok(None) | Err(_) => return Ok(None),
+        };
+        let mut has_begun = false;
+        while let Some(objects) = list.next::<S::Raw>().await? {
+            if !has_begun {
+                let position = list.resource_version();
+                if is_before(position, &self.newest_on_page) || is_before(position, &self.position)
+                {
+                    return Ok(None);
+                }
+                self.sink.begin_list();
+                has_begun = true;
+            }
+            let items = objects.into_iter().map(|object| self.sink.convert(object)).collect();
+            self.sink.page(items).await?;
+        }
+        self.listed_bytes = list.received_bytes;
+        // A list without objects is shorter than the first page, and therefore too old.
+        Ok(has_begun.then(|| list.resource_version().to_owned()))
     }
 
     /// The first page in the first version that is served; `None` if no version is.
@@ -130,7 +173,17 @@ impl<S: ObjectSink> Follower<S> {
         let bytes =
             wire::page_bytes(client, &self.spec, version, &mut self.page_size, start).await?;
         self.listed_bytes += bytes.len() as u64;
-        ListPage::parse(&bytes, &self.spec, version, |object| self.sink.convert(object))
+        let mut newest = String::new();
+        let page = ListPage::parse(&bytes, &self.spec, version, |object: S::Raw| {
+            if let Some(version) = object.resource_version()
+                && !is_before(version, &newest)
+            {
+                newest = version.into();
+            }
+            self.sink.convert(object)
+        });
+        self.newest_on_page = newest;
+        page
     }
 
     /// The API server does not serve the kind. Right after its start it does not serve any kind with a

@@ -74,6 +74,8 @@ pub(crate) struct Follower<S> {
     missing_since: Option<Instant>,
     /// The most objects on a page of the current list.
     page_size: u32,
+    /// The highest resourceVersion of an object on the last page.
+    newest_on_page: String,
     /// The size of the last list.
     listed_bytes: u64,
     /// When everything is compared with a new list.
@@ -138,6 +140,7 @@ impl<S: ObjectSink> Follower<S> {
             is_probing: false,
             missing_since: None,
             page_size: policy.page_size,
+            newest_on_page: String::new(),
             listed_bytes: 0,
             compare_at: Instant::now(),
             definition: None,

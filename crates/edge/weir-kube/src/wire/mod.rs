@@ -1,6 +1,9 @@
 //! Requests, and the parsing of responses.
 
 mod list;
+mod list_stream;
+mod protobuf;
+mod reduced;
 mod request;
 mod watch_stream;
 
@@ -19,6 +22,7 @@ use weir_api::Tree;
 use crate::{ApiError, OnMissing, WatchSpec, WireObject, kind};
 
 pub(crate) use list::{ListPage, PageStart, Unread, page_bytes};
+pub(crate) use list_stream::open_list;
 use request::{MAX_OBJECT_BYTES, answer, get, parse};
 pub(crate) use watch_stream::{WatchEvent, WatchStream, watch};
 
@@ -129,6 +133,16 @@ fn deletion_request(object: &Tree) -> Option<Timestamp> {
     let grace = field("deletionGracePeriodSeconds").and_then(Tree::written);
     let grace = grace.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
     end.checked_sub(SignedDuration::from_secs(grace)).ok()
+}
+
+/// Whether objects of a kind have a reduced form.
+pub(crate) fn has_reduced_form(kind: &str) -> bool {
+    reduced::KINDS.contains(&kind)
+}
+
+/// Reads the reduced form of an object.
+pub(crate) fn reduced_object(kind: &str, bytes: &[u8]) -> Result<Tree, String> {
+    reduced::object(kind, bytes).map_err(|error| error.to_string())
 }
 
 fn check_kind(object: &impl WireObject, types: &TypeMeta) -> Result<(), String> {

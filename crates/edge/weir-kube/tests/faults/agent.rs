@@ -16,17 +16,17 @@ use crate::{
 };
 
 /// The world as an agent sees it.
-struct Agent {
+pub(crate) struct Agent {
     events: Receiver<SourceEvent>,
     world: World,
     unread: Vec<Finding>,
-    in_sync: bool,
-    removed: usize,
+    pub(crate) in_sync: bool,
+    pub(crate) removed: usize,
     _watch: ClusterWatch,
 }
 
 impl Agent {
-    fn start(server: &Server, policy: RetryPolicy) -> Self {
+    pub(crate) fn start(server: &Server, policy: RetryPolicy) -> Self {
         let (sender, events) = mpsc::channel();
         let send = move |event| sender.send(event).is_ok();
         let watch =
@@ -36,7 +36,7 @@ impl Agent {
     }
 
     #[track_caller]
-    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let end = Instant::now() + DEADLINE;
         while !holds(self) {
             let left = end.saturating_duration_since(Instant::now());
@@ -44,7 +44,7 @@ impl Agent {
         }
     }
 
-    fn linger(&mut self, time: Duration) {
+    pub(crate) fn linger(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while self.apply_next(end.saturating_duration_since(Instant::now())) {}
     }
@@ -64,7 +64,7 @@ impl Agent {
         addresses.map(ToString::to_string).collect()
     }
 
-    fn has(&self, addresses: &[&str]) -> bool {
+    pub(crate) fn has(&self, addresses: &[&str]) -> bool {
         self.addresses() == addresses
     }
 
@@ -258,7 +258,7 @@ fn a_proxy_that_finds_nothing_does_not_remove_the_objects_of_optional_kinds() {
     for body in ["<html>404 Not Found</html>", r#"{"kind":"Status","code":404}"#, "{}"] {
         let code = if body == "{}" { 200 } else { 404 };
         server.inject(move |_| {
-            let (headers, body) = (String::new(), body.to_owned());
+            let (headers, body) = (String::new(), body.as_bytes().to_vec());
             Some(Reply::Answer { code, headers, body })
         });
         server.end_watches();

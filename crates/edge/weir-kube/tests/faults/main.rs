@@ -4,6 +4,7 @@
 
 mod agent;
 mod events;
+mod lists;
 mod server;
 mod versions;
 

@@ -66,7 +66,7 @@ impl Request {
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     /// A complete response with a correct Content-Length.
-    Answer { code: u16, headers: String, body: String },
+    Answer { code: u16, headers: String, body: Vec<u8> },
     /// A watch that sends these chunks, each after a delay.
     Stream { chunks: Vec<(Duration, String)>, end: End },
 }
@@ -82,11 +82,11 @@ pub(crate) enum End {
 impl Reply {
     pub(crate) fn status(code: u16, message: &str) -> Self {
         let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
-        Reply::Answer { code, headers: String::new(), body }
+        Reply::Answer { code, headers: String::new(), body: body.into() }
     }
 
     pub(crate) fn ok(body: impl ToString) -> Self {
-        Reply::Answer { code: 200, headers: String::new(), body: body.to_string() }
+        Reply::Answer { code: 200, headers: String::new(), body: body.to_string().into() }
     }
 
     pub(crate) fn silence() -> Self {
@@ -336,8 +336,13 @@ pub(crate) fn kind_of(plural: &str) -> Option<&'static str> {
     }
 }
 
-fn write_answer(mut stream: &TcpStream, code: u16, headers: &str, body: &str) -> io::Result<()> {
-    let length = body.len();
+fn write_answer(
+    mut stream: &TcpStream,
+    code: u16,
+    headers: &str,
+    body: impl AsRef<[u8]>,
+) -> io::Result<()> {
+    let (body, length) = (body.as_ref(), body.as_ref().len());
     let head = format!("HTTP/1.1 {code} Scripted\r\n{headers}Content-Length: {length}\r\n\r\n");
-    stream.write_all((head + body).as_bytes())
+    stream.write_all(&[head.as_bytes(), body].concat())
 }

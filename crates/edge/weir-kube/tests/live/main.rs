@@ -4,6 +4,7 @@
 
 mod definitions;
 mod faults;
+mod lists;
 mod observer;
 mod outages;
 mod permissions;
