@@ -262,7 +262,7 @@ impl Shared {
                     "kind": "Status", "reason": "NotFound", "code": 404,
                     "details": {"name": request.plural, "kind": "customresourcedefinitions"},
                 });
-                write_answer(stream, 404, "", &status.to_string())
+                write_answer(stream, 404, "", status.to_string())
             }
             None => write_answer(stream, 404, "", "404 page not found"),
         }
@@ -273,9 +273,9 @@ impl Shared {
         if request.version() > current {
             let message = format!("Too large resource version, current: {current}");
             let status = json!({"kind": "Status", "code": 504, "message": message});
-            return write_answer(stream, 504, "", &status.to_string());
+            return write_answer(stream, 504, "", status.to_string());
         }
-        write_answer(stream, 200, "", &self.list(&request.plural).to_string())
+        write_answer(stream, 200, "", self.list(&request.plural).to_string())
     }
 
     fn watch(&self, request: &Request, mut stream: &TcpStream) -> io::Result<()> {
