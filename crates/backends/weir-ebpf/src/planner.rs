@@ -15,26 +15,30 @@
 //! *Invariant*: an atom becomes part of kinds before rules that need it, and leaves them after. In
 //! between, the agent waits for packets in flight.
 
+mod pods;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     net::IpAddr,
-    sync::Arc,
 };
 
 use ipnet::IpNet;
 use weir_datapath::{Mode, Planner};
-use weir_model::{Chain, Delta, Direction, PodId, Program, RuleSet};
+use weir_model::{Delta, PodId, Program};
 
 use crate::{
     classes::Classes,
     digest::Digest,
     installed::{Installed, Seeds},
-    layout::{Config, DirectionEntry, Identity, MAX_PODS, PodEntry},
+    layout::{Config, PodEntry},
     plan::{MapPlan, MapStep},
     tables::{Tables, Write},
-    tier::{AtomId, Signature, TierRole},
+    tier::AtomId,
 };
+
+pub(crate) use pods::Address;
+use pods::LiveRules;
 
 /// The least capacity of the maps.
 const MIN_CAPACITY: u32 = 1 << 16;
@@ -67,33 +71,6 @@ pub struct EbpfPlanner {
     /// The addresses and networks whose atoms changed.
     pub(crate) dirty: BTreeSet<IpAddr>,
     pub(crate) dirty_networks: BTreeSet<IpNet>,
-}
-
-/// The rules of pods, shared by all pods with them.
-#[derive(Clone, Debug)]
-struct LiveRules {
-    /// Keeps the address valid by which the rules are found.
-    _rules: Arc<RuleSet>,
-    ingress: DirectionEntry,
-    egress: DirectionEntry,
-    tiers: Vec<u32>,
-    uses: usize,
-}
-
-/// An address of a pod of this node, or in a set.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Address {
-    pub(crate) sets: Signature,
-    pub(crate) kind: u32,
-    pub(crate) pod: Option<PodAt>,
-}
-
-/// The pod that has an address.
-#[derive(Clone, Debug)]
-pub(crate) struct PodAt {
-    id: PodId,
-    rules: usize,
-    since: u32,
 }
 
 impl EbpfPlanner {
@@ -209,126 +186,6 @@ impl EbpfPlanner {
         new.chain(old).copied().collect()
     }
 
-    fn isolated_families(&self) -> [bool; 2] {
-        let mut isolated = [false; 2];
-        for address in self.pods.values().flatten() {
-            let pod = self.addresses.get(address).and_then(|one| one.pod.as_ref());
-            let rules = pod.and_then(|pod| self.rules.get(&pod.rules));
-            if rules.is_some_and(|rules| rules.ingress.is_isolated) {
-                isolated[usize::from(address.is_ipv6())] = true;
-            }
-        }
-        isolated
-    }
-
-    /// Gives addresses the rules of their pods. Returns whether a pod is new at its address.
-    fn switch_pods(&mut self, pods: BTreeMap<IpAddr, Option<(PodId, usize)>>) -> bool {
-        let mut has_new = false;
-        let next_epoch = self.tables.config.epoch.wrapping_add(1);
-        for (address, owner) in pods {
-            let is_known = self.addresses.contains_key(&address);
-            if !is_known && owner.is_none() {
-                continue;
-            }
-            self.addresses.entry(address).or_default();
-            if !is_known {
-                self.update_kind(address);
-            }
-            let before = self.addresses.get(&address).and_then(|one| one.pod.clone());
-            let pod = owner.map(|(id, rules)| {
-                let since = match &before {
-                    Some(pod) if pod.id == id => pod.since,
-                    None if self.seeds.since.contains_key(&address) => self.seeds.since[&address],
-                    _ if self.is_filled => {
-                        has_new = true;
-                        next_epoch
-                    }
-                    _ => self.seeds.since_now,
-                };
-                PodAt { id, rules, since }
-            });
-            if let Some(one) = self.addresses.get_mut(&address) {
-                one.pod = pod;
-            }
-            if let Some(pod) = before {
-                self.release_rules(pod.rules);
-            }
-            self.drop_unused(address);
-            let write = self.address_write(address);
-            if self.tables.apply(&write) {
-                self.switch.push(write);
-            }
-        }
-        has_new
-    }
-
-    /// Counts a use of rules, and adds them if they are new.
-    fn use_rules(&mut self, program: &Program, rules: &Arc<RuleSet>) -> usize {
-        let number = Arc::as_ptr(rules) as usize;
-        if let Some(known) = self.rules.get_mut(&number) {
-            known.uses += 1;
-            return number;
-        }
-        let mut tiers = Vec::new();
-        let [ingress, egress] = Direction::BOTH.map(|direction| {
-            let Chain { admin, isolation, baseline } = rules.chain(direction);
-            let admin = self.use_tier(program, TierRole::Admin, admin, &mut tiers);
-            let rest = match isolation {
-                Some(sections) => self.use_tier(program, TierRole::Isolation, sections, &mut tiers),
-                None => self.use_tier(program, TierRole::Baseline, baseline, &mut tiers),
-            };
-            DirectionEntry { admin, rest, is_isolated: isolation.is_some() }
-        });
-        let rules = rules.clone();
-        self.rules.insert(number, LiveRules { _rules: rules, ingress, egress, tiers, uses: 1 });
-        number
-    }
-
-    fn release_rules(&mut self, number: usize) {
-        let Some(rules) = self.rules.get_mut(&number) else { return };
-        rules.uses -= 1;
-        if rules.uses == 0
-            && let Some(rules) = self.rules.remove(&number)
-        {
-            for tier in rules.tiers {
-                self.release_tier(tier);
-            }
-        }
-    }
-
-    /// The write of an address as its state is.
-    pub(crate) fn address_write(&mut self, address: IpAddr) -> Write {
-        let Some(one) = self.addresses.get(&address) else { return Write::Address(address, None) };
-        let rules = one.pod.as_ref().and_then(|pod| Some((pod, self.rules.get(&pod.rules)?)));
-        let identity = match rules {
-            None => Identity::Kind(one.kind),
-            Some((pod, rules)) => {
-                let (ingress, egress) = (rules.ingress, rules.egress);
-                let entry = PodEntry { kind: one.kind, since: pod.since, ingress, egress };
-                Identity::Pod(self.pod_number(entry))
-            }
-        };
-        Write::Address(address, Some(identity))
-    }
-
-    /// The number of a pod entry.
-    fn pod_number(&mut self, entry: PodEntry) -> u32 {
-        if let Some(number) = self.pod_numbers.get(&entry) {
-            return *number;
-        }
-        let number = match self.seeds.pods.get(&entry) {
-            Some(number) => *number,
-            None => {
-                self.next_pod += 1;
-                self.next_pod - 1
-            }
-        };
-        self.is_full |= number >= MAX_PODS;
-        self.pod_numbers.insert(entry, number);
-        self.write_prepared(Write::Pod(number, entry));
-        number
-    }
-
     /// Adds a write that no packet meets yet.
     pub(crate) fn write_prepared(&mut self, write: Write) {
         if self.tables.apply(&write) {
@@ -348,12 +205,6 @@ impl EbpfPlanner {
         fresh.capacity = (4 * size).next_power_of_two().max(MIN_CAPACITY);
         *self = fresh;
         MapPlan { steps: vec![MapStep::Replace(Box::new(self.tables.clone()), self.capacity)] }
-    }
-
-    /// The epoch since which each address belongs to its pod.
-    fn since(&self) -> BTreeMap<IpAddr, u32> {
-        let pods = self.addresses.iter();
-        pods.filter_map(|(at, one)| Some((*at, one.pod.as_ref()?.since))).collect()
     }
 
     fn is_over_capacity(&self) -> bool {

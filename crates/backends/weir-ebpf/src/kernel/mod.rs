@@ -12,6 +12,7 @@
 //! not follow from the installed ones, are installed beside them, at another priority. Then the
 //! old ones are removed. Meanwhile a packet passes only if both allow it.
 
+mod hooks;
 mod installation;
 mod numbers;
 
@@ -21,7 +22,7 @@ use std::{
     io,
     net::IpAddr,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     path::{Path, PathBuf},
@@ -42,7 +43,7 @@ use crate::{
     btf::BtfError,
     instruction::Instruction,
     layout::{MapId, address_key},
-    program::{self, Features, HookPoint},
+    program::{self, Features},
     sys::{self, Map, RingBuffer},
 };
 
@@ -136,24 +137,6 @@ fn installations(root: &Path) -> io::Result<Vec<u32>> {
     let mut numbers: Vec<u32> = entries.filter_map(number).collect();
     numbers.sort_unstable();
     Ok(numbers)
-}
-
-/// The priorities to try. Netfilter gives each number to one program only, and other programs use
-/// round ones. Packets for the node come after IPVS, as in the nftables datapath.
-fn priorities(hook: HookPoint) -> impl Iterator<Item = i32> {
-    let first = match hook {
-        HookPoint::Input => 101,
-        HookPoint::Forward | HookPoint::Output => -31,
-    };
-    (0..8).map(move |number| first + 2 * number)
-}
-
-/// The number of a family for netfilter.
-fn netfilter_family(family: IpFamily) -> u32 {
-    match family {
-        IpFamily::V4 => 2,
-        IpFamily::V6 => 10,
-    }
 }
 
 impl Kernel {
@@ -330,54 +313,6 @@ impl Kernel {
             links.push(Link::new(fd, family, hook).map_err(failed(attach()))?);
         }
         Ok(links)
-    }
-
-    /// Attaches a program at the first free priority.
-    fn attach_one(
-        &self,
-        program: BorrowedFd<'_>,
-        family: IpFamily,
-        hook: HookPoint,
-    ) -> io::Result<OwnedFd> {
-        self.in_namespace(|| {
-            let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
-            for priority in priorities(hook) {
-                match sys::attach(program, netfilter_family(family), hook as u32, priority) {
-                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => last = error,
-                    attached => return attached,
-                }
-            }
-            Err(last)
-        })
-    }
-
-    /// Whether all programs of an installation still run. The kernel does not tell whether a link was
-    /// detached, but it gives the priority of a program that runs to no other one.
-    pub(crate) fn is_attached(&self, installation: &Installation) -> Result<bool, KernelError> {
-        let probe = match self.probe.get() {
-            Some(probe) => probe,
-            None => {
-                let loaded = self.load(IpFamily::V4, &program::accept_all(), &BTreeMap::new())?;
-                self.probe.get_or_init(|| loaded)
-            }
-        };
-        let is_taken = |link: &Link| {
-            let (family, hook) = (netfilter_family(link.family), link.hook as u32);
-            match sys::attach(probe.as_fd(), family, hook, link.priority) {
-                Ok(_) => Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
-                Err(error) => Err(error),
-            }
-        };
-        let all = || {
-            for link in &installation.links {
-                if !is_taken(link)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
-        self.in_namespace(all).map_err(failed("check the programs"))
     }
 
     /// Calls a function in the network namespace of this datapath, on a thread of its own.

@@ -1,0 +1,154 @@
+//! Atoms: the sets and blocks that tiers name, and the addresses that fulfil them.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
+use weir_model::{Delta, Member, Program, Protocol, SetDelta, SetId};
+
+use crate::{
+    planner::{Address, EbpfPlanner},
+    tier::{AtomId, AtomKey},
+};
+
+impl EbpfPlanner {
+    /// Makes an atom part of kinds.
+    pub(super) fn add_atom(&mut self, program: &Program, atom: AtomId) {
+        match self.classes.atoms[atom as usize].key.clone() {
+            AtomKey::Set(set) => {
+                let members = program.sets.get(&set).into_iter().flatten();
+                let addresses: BTreeSet<IpAddr> = members.map(|member| member.address).collect();
+                for address in &addresses {
+                    self.update_member(program, atom, &set, *address);
+                }
+                self.dirty.extend(addresses);
+            }
+            AtomKey::Block(block) => {
+                let changed = self.classes.prefixes.add(atom, &block);
+                self.mark_networks(changed, block.net);
+            }
+        }
+    }
+
+    /// Removes an atom from kinds.
+    pub(crate) fn remove_atom(&mut self, atom: AtomId) {
+        if !self.classes.atoms[atom as usize].tiers.is_empty() {
+            return;
+        }
+        match self.classes.atoms[atom as usize].key.clone() {
+            AtomKey::Set(_) => {
+                let has = |one: &Address| one.sets.iter().any(|(set, _)| *set == atom);
+                let members = self.addresses.iter().filter(|(_, one)| has(one));
+                let members: Vec<IpAddr> = members.map(|(address, _)| *address).collect();
+                for address in members {
+                    if let Some(one) = self.addresses.get_mut(&address) {
+                        one.sets.retain(|(set, _)| *set != atom);
+                    }
+                    self.dirty.insert(address);
+                }
+            }
+            AtomKey::Block(block) => {
+                let changed = self.classes.prefixes.remove(atom, &block);
+                self.mark_networks(changed, block.net);
+            }
+        }
+    }
+
+    /// Applies changes of sets that are atoms.
+    pub(crate) fn change_sets(&mut self, program: &Program, delta: &Delta) {
+        let mut touched = BTreeSet::new();
+        for (set, change) in &delta.sets {
+            let Some(atom) = self.classes.atoms_by_key.get(&AtomKey::Set(set.clone())).copied()
+            else {
+                continue;
+            };
+            if self.classes.atoms[atom as usize].tiers.is_empty() {
+                continue;
+            }
+            let addresses: BTreeSet<IpAddr> = match change {
+                // Its tiers go as well, and then its atom. Until then its members change.
+                SetDelta::Gone { added, removed } => {
+                    removed.iter().for_each(|member| self.remove_member(atom, member));
+                    added.iter().for_each(|member| self.add_member(atom, member));
+                    touched.extend(added.iter().chain(removed).map(|member| member.address));
+                    continue;
+                }
+                SetDelta::Change { added, removed } => {
+                    added.iter().chain(removed).map(|member| member.address).collect()
+                }
+                SetDelta::Put(members) => {
+                    let has = |one: &Address| one.sets.iter().any(|(set, _)| *set == atom);
+                    let old = self.addresses.iter().filter(|(_, one)| has(one)).map(|(at, _)| *at);
+                    members.iter().map(|member| member.address).chain(old).collect()
+                }
+            };
+            for address in &addresses {
+                self.update_member(program, atom, set, *address);
+            }
+            touched.extend(addresses);
+        }
+        self.dirty.extend(touched);
+    }
+
+    /// Adds a member to a set that the program no longer has.
+    pub(super) fn add_member(&mut self, atom: AtomId, member: &Member) {
+        let one = self.addresses.entry(member.address).or_default();
+        let at = match one.sets.binary_search_by_key(&atom, |(set, _)| *set) {
+            Ok(at) => at,
+            Err(at) => {
+                one.sets.insert(at, (atom, Vec::new()));
+                at
+            }
+        };
+        let ports = &mut one.sets[at].1;
+        ports.extend(member.port);
+        ports.sort_unstable();
+        ports.dedup();
+    }
+
+    /// Removes a member from a set that the program no longer has.
+    pub(super) fn remove_member(&mut self, atom: AtomId, member: &Member) {
+        let Some(one) = self.addresses.get_mut(&member.address) else { return };
+        let Ok(at) = one.sets.binary_search_by_key(&atom, |(set, _)| *set) else { return };
+        one.sets[at].1.retain(|port| Some(*port) != member.port);
+        if one.sets[at].1.is_empty() {
+            one.sets.remove(at);
+        }
+    }
+
+    /// Reads whether an address is in a set.
+    pub(super) fn update_member(
+        &mut self,
+        program: &Program,
+        atom: AtomId,
+        set: &SetId,
+        address: IpAddr,
+    ) {
+        let ports = ports_in(program, set, address);
+        if ports.is_none() && !self.addresses.contains_key(&address) {
+            return;
+        }
+        let one = self.addresses.entry(address).or_default();
+        match (one.sets.binary_search_by_key(&atom, |(set, _)| *set), ports) {
+            (Ok(at), Some(ports)) => one.sets[at].1 = ports,
+            (Err(at), Some(ports)) => one.sets.insert(at, (atom, ports)),
+            (Ok(at), None) => _ = one.sets.remove(at),
+            (Err(_), None) => (),
+        }
+    }
+
+    /// Marks networks, and the addresses within one, after a change of blocks.
+    pub(super) fn mark_networks(&mut self, changed: BTreeSet<IpNet>, within: IpNet) {
+        self.dirty_networks.extend(changed);
+        let addresses = self.addresses.range(within.network()..=within.broadcast());
+        self.dirty.extend(addresses.map(|(address, _)| *address));
+    }
+}
+
+/// The ports of an address in a set; one list without ports if it is a plain member.
+fn ports_in(program: &Program, set: &SetId, address: IpAddr) -> Option<Vec<(Protocol, u16)>> {
+    let first = Member { address, port: None };
+    let last = Member { address, port: Some((Protocol::Sctp, u16::MAX)) };
+    let mut members = program.sets.get(set)?.range(first..=last).peekable();
+    members.peek()?;
+    Some(members.filter_map(|member| member.port).collect())
+}
