@@ -14,7 +14,7 @@ use crate::{
     digest::{Digest, digest},
     drift::Comparison,
     kernel::{Installation, Kernel, KernelError},
-    layout::{CAUSES, Config, Identity, MapId, PodEntry, flow_element},
+    layout::{CAUSES, CUT_CONNECTIONS, Config, Identity, MapId, PodEntry, flow_element},
     program,
     sys::Map,
 };
@@ -33,6 +33,16 @@ pub struct Ebpf {
     inherited: BTreeSet<BlockedReply>,
     /// How far the elements of the maps were compared with the planned ones.
     comparison: Comparison,
+    cut: CutConnections,
+}
+
+/// The connections that changes cut.
+#[derive(Debug, Default)]
+struct CutConnections {
+    /// The counter of the current programs as it was read last; `None` before it was read.
+    counter: Option<u64>,
+    /// The connections that were not reported yet.
+    unreported: u64,
 }
 
 type Maps = BTreeMap<MapId, Map>;
@@ -59,8 +69,8 @@ impl Ebpf {
         let kernel = Kernel::open().map_err(failed("cannot open eBPF"))?;
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
-        let comparison = Comparison::default();
-        Ok(Ebpf { kernel, mode, established, current: None, orphans, inherited, comparison })
+        let (comparison, cut) = (Comparison::default(), CutConnections::default());
+        Ok(Ebpf { kernel, mode, established, current: None, orphans, inherited, comparison, cut })
     }
 
     /// Sets what happens to connections that a change forbids.
@@ -109,13 +119,27 @@ impl Ebpf {
         let number = old.last().map_or(1, |last| last.wrapping_add(1));
         let installed = self.kernel.install(number, maps);
         let installed = installed.map_err(failed("cannot install the programs"))?;
+        // The counter of the replaced programs ends here.
+        let counted = self.count_cut();
         self.current = Some((number, installed));
+        self.cut.counter = Some(0);
+        counted.map_err(failed_io("cannot read counters"))?;
         for orphan in self.orphans.drain(..) {
             orphan.detach().map_err(failed("cannot remove the old programs"))?;
         }
         for number in old {
             let removed = self.kernel.remove_installation(number);
             removed.map_err(failed("cannot remove the old programs"))?;
+        }
+        Ok(())
+    }
+
+    /// Reads how many connections were cut. Those that were cut before this agent started do not count.
+    fn count_cut(&mut self) -> io::Result<()> {
+        let Some((_, installation)) = &self.current else { return Ok(()) };
+        let counter = cut_connections(&installation.maps)?;
+        if let Some(known) = self.cut.counter.replace(counter) {
+            self.cut.unreported += counter.saturating_sub(known);
         }
         Ok(())
     }
@@ -143,6 +167,7 @@ impl Datapath for Ebpf {
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
+        self.count_cut().map_err(failed_io("cannot read counters"))?;
         let current = self.current.take().map(|(_, installation)| installation);
         self.orphans.extend(current.filter(|installation| !installation.has_names()));
         let numbers = self.kernel.installations().map_err(failed("cannot list the rules"))?;
@@ -166,6 +191,8 @@ impl Datapath for Ebpf {
         let is_intact = numbers.len() == 1 && is_attached == Some(true);
         self.current = current.map(|one| (number, one));
         self.comparison = Comparison::default();
+        self.cut.counter = None;
+        self.count_cut().map_err(failed_io("cannot read counters"))?;
         Ok(Installed { tables: Some(tables), is_intact, capacity })
     }
 
@@ -222,8 +249,7 @@ impl Datapath for Ebpf {
 }
 
 impl TerminateFlows<EbpfPlanner> for Ebpf {
-    /// Starts a new epoch. The program evaluates each connection again with its next packet, so the
-    /// number of connections that end is not known.
+    /// Starts a new epoch. The program evaluates each connection again with its next packet.
     fn terminate(
         &mut self,
         planner: &mut EbpfPlanner,
@@ -233,19 +259,29 @@ impl TerminateFlows<EbpfPlanner> for Ebpf {
         self.write(&[&write])?;
         Ok(0)
     }
+
+    fn ended_since(&mut self) -> Result<usize, ApplyError> {
+        self.count_cut().map_err(failed_io("cannot read counters"))?;
+        Ok(usize::try_from(mem::take(&mut self.cut.unreported)).unwrap_or(usize::MAX))
+    }
 }
 
 /// The number of denied packets by cause.
 pub(crate) fn denied_packets(maps: &Maps) -> io::Result<Vec<u64>> {
-    let Some(map) = maps.get(&MapId::Denied) else { return Ok(Vec::new()) };
-    let count = |cause: u32| {
-        let value = map.lookup(&cause.to_ne_bytes())?.unwrap_or_default();
-        let counts = value
-            .chunks_exact(8)
-            .filter_map(|count| Some(u64::from_ne_bytes(count.try_into().ok()?)));
-        Ok(counts.sum())
-    };
-    (0..CAUSES).map(count).collect()
+    (0..CAUSES).map(|cause| counter(maps, cause)).collect()
+}
+
+/// The number of connections that changes cut.
+pub(crate) fn cut_connections(maps: &Maps) -> io::Result<u64> {
+    counter(maps, CUT_CONNECTIONS)
+}
+
+/// The sum of a counter of all processors.
+fn counter(maps: &Maps, number: u32) -> io::Result<u64> {
+    let Some(map) = maps.get(&MapId::Denied) else { return Ok(0) };
+    let value = map.lookup(&number.to_ne_bytes())?.unwrap_or_default();
+    let counts = value.chunks_exact(8);
+    Ok(counts.filter_map(|count| Some(u64::from_ne_bytes(count.try_into().ok()?))).sum())
 }
 
 /// Reads the content of the maps; `None` if a part has another layout.

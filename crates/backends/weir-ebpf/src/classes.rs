@@ -27,7 +27,9 @@ use crate::{
 pub(crate) struct Classes {
     atoms: Vec<Atom>,
     atoms_by_key: HashMap<AtomKey, AtomId>,
-    kinds: HashMap<Signature, u32>,
+    /// Kinds by the signature for new connections, and the other one for established connections if
+    /// names had the address before.
+    kinds: HashMap<(Signature, Signature), u32>,
     live_kinds: BTreeMap<u32, LiveKind>,
     next_kind: u32,
     tiers: BTreeMap<u32, LiveTier>,
@@ -74,7 +76,7 @@ impl Classes {
         Classes {
             atoms: Vec::new(),
             atoms_by_key: HashMap::new(),
-            kinds: HashMap::from([(Signature::new(), 0)]),
+            kinds: HashMap::from([(<_>::default(), 0)]),
             live_kinds: BTreeMap::new(),
             next_kind: next(seeds.kinds.values().max()),
             tiers: BTreeMap::new(),

@@ -14,7 +14,7 @@ use weir_model::{IpFamily, Protocol};
 
 use crate::{
     Tables,
-    apply::{denied_packets, read_tables},
+    apply::{cut_connections, denied_packets, read_tables},
     kernel::{Kernel, KernelError, Link},
     layout::{FlowEntry, MapId, MapType},
     sys::{self, Map},
@@ -48,6 +48,8 @@ pub struct LoadedRules {
     pub tables: Option<Tables>,
     /// The denied packets: by ingress rules, by egress rules, and replies of cut connections.
     pub denied: Vec<u64>,
+    /// The connections that changes cut.
+    pub cut: u64,
 }
 
 /// A program at a hook.
@@ -124,8 +126,10 @@ impl Dump {
             let programs = programs.collect::<io::Result<_>>().map_err(unreadable)?;
             let links = kernel.links(number).iter().map(loaded_link).collect();
             let denied = denied_packets(&maps).map_err(unreadable)?;
+            let cut = cut_connections(&maps).map_err(unreadable)?;
             let tables = read_tables(&maps).map_err(unreadable)?;
-            dump.rules.push(LoadedRules { number, links, programs, maps: own, tables, denied });
+            let maps = own;
+            dump.rules.push(LoadedRules { number, links, programs, maps, tables, denied, cut });
         }
         Ok(Some(dump))
     }
@@ -226,6 +230,7 @@ impl fmt::Display for Dump {
             let causes: Vec<String> =
                 causes.map(|(cause, count)| format!("{cause} {count}")).collect();
             writeln!(f, "  denied packets: {}", causes.join(", "))?;
+            writeln!(f, "  cut connections: {}", rules.cut)?;
             match &rules.tables {
                 None => writeln!(f, "  the content of the maps is of another version of weir")?,
                 Some(tables) => {
@@ -268,7 +273,7 @@ impl fmt::Display for LoadedMap {
 
 impl fmt::Display for FlowEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FlowEntry { client, server, protocol, epoch, .. } = self;
+        let FlowEntry { client, server, protocol, epoch, is_cut, .. } = self;
         let end =
             |(address, port): (std::net::IpAddr, u16)| std::net::SocketAddr::new(address, port);
         write!(f, "{} -> {}, ", end(*client), end(*server))?;
@@ -276,6 +281,10 @@ impl fmt::Display for FlowEntry {
             Some(protocol) => write!(f, "{protocol}")?,
             None => write!(f, "protocol {protocol}")?,
         }
-        write!(f, ", epoch {epoch}")
+        write!(f, ", epoch {epoch}")?;
+        if *is_cut {
+            f.write_str(", cut")?;
+        }
+        Ok(())
     }
 }

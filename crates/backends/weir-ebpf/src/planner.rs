@@ -24,7 +24,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use weir_datapath::{Mode, Planner};
+use weir_datapath::{FormerAddresses, Mode, Planner};
 use weir_model::{Delta, PodId, Program};
 
 use crate::{
@@ -71,6 +71,8 @@ pub struct EbpfPlanner {
     /// The addresses and networks whose atoms changed.
     pub(crate) dirty: BTreeSet<IpAddr>,
     pub(crate) dirty_networks: BTreeSet<IpNet>,
+    /// The addresses that domain names had before.
+    pub(crate) former: FormerAddresses,
 }
 
 impl EbpfPlanner {
@@ -107,6 +109,7 @@ impl EbpfPlanner {
             unused_atoms: Vec::new(),
             dirty: BTreeSet::new(),
             dirty_networks: BTreeSet::new(),
+            former: FormerAddresses::default(),
         }
     }
 
@@ -116,7 +119,7 @@ impl EbpfPlanner {
     }
 
     /// Starts a new epoch: connections are evaluated again.
-    pub(crate) fn next_epoch(&mut self) -> Write {
+    pub fn next_epoch(&mut self) -> Write {
         let epoch = self.tables.config.epoch.wrapping_add(1);
         let write = Write::Config(Config { epoch, ..self.tables.config });
         self.tables.apply(&write);
@@ -125,6 +128,9 @@ impl EbpfPlanner {
 
     /// Changes the tables from the last program to this one. Returns the steps.
     fn change(&mut self, program: &Program, delta: &Delta) -> MapPlan {
+        if self.former.record(delta) {
+            self.forget_former();
+        }
         // New tiers make their atoms part of kinds.
         let mut owners = BTreeMap::new();
         for address in self.touched_addresses(delta) {
@@ -198,6 +204,7 @@ impl EbpfPlanner {
         let config = Config { epoch, ..self.tables.config };
         let since = Seeds { since: self.since(), ..Seeds::default() };
         let mut fresh = EbpfPlanner::with(config, since);
+        fresh.former = mem::take(&mut self.former);
         fresh.change(program, &Delta::from(program));
         fresh.seeds = Seeds::default();
         fresh.is_filled = true;
@@ -220,6 +227,10 @@ impl Planner for EbpfPlanner {
         installed.tables.is_some()
     }
 
+    fn set_former(&mut self, former: FormerAddresses) {
+        self.former = former;
+    }
+
     fn plan(&mut self, program: &Program, delta: &Delta) -> MapPlan {
         if !self.is_filled {
             return self.replace(program, self.tables.config.epoch.wrapping_add(1));
@@ -234,7 +245,8 @@ impl Planner for EbpfPlanner {
     fn replan(&mut self, program: &Program, installed: &Installed) -> MapPlan {
         let config = self.tables.config;
         let Some(tables) = &installed.tables else {
-            *self = EbpfPlanner::with(config, Seeds::default());
+            let former = mem::take(&mut self.former);
+            *self = EbpfPlanner { former, ..EbpfPlanner::with(config, Seeds::default()) };
             return self.replace(program, config.epoch.wrapping_add(1));
         };
         let same_settings =
@@ -242,6 +254,7 @@ impl Planner for EbpfPlanner {
                 == config;
         let config = Config { epoch: tables.config.epoch, ..config };
         let mut adopting = EbpfPlanner::with(config, Seeds::from_tables(tables));
+        adopting.former = mem::take(&mut self.former);
         adopting.change(program, &Delta::from(program));
         adopting.capacity = installed.capacity;
         if same_settings && installed.is_intact && adopting.is_in(tables) {

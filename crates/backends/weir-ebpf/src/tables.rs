@@ -12,7 +12,7 @@ use weir_model::{IpFamily, Protocol};
 use crate::{
     digest::Digest,
     layout::{
-        Config, Decision, Identity, MapId, PodEntry, PortPrefix, TierAction, address_key,
+        Config, Decision, Identity, Kind, MapId, PodEntry, PortPrefix, TierAction, address_key,
         address_value, decision_key, decision_value, network_key,
     },
 };
@@ -235,10 +235,20 @@ impl Tables {
     }
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kind {}", self.number)?;
+        if self.has_former {
+            write!(f, ", for established connections kind {}", self.number + 1)?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Identity::Kind(kind) => write!(f, "kind {kind}"),
+            Identity::Kind(kind) => write!(f, "{kind}"),
             Identity::Pod(number) => write!(f, "pod {number}"),
         }
     }
@@ -265,7 +275,7 @@ impl fmt::Display for PortPrefix {
 
 impl fmt::Display for PodEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kind {}", self.kind)?;
+        write!(f, "{}", self.kind)?;
         for (name, side) in [("ingress", self.ingress), ("egress", self.egress)] {
             for (tier, one) in [("admin", side.admin), ("policies", side.rest)] {
                 match one.tier {

@@ -194,7 +194,7 @@ impl AgentCommand {
         self.check_denied()?;
         if !self.resolvers.is_empty() && !self.supports_names() {
             let what = format!("--resolver is not supported with `--datapath {}`", self.datapath);
-            let hint = "leave it out, or use `--datapath nftables` or `--datapath iptables`: only these support domain names";
+            let hint = "leave it out, or use `--datapath nftables`, `iptables` or `ebpf`: only these support domain names";
             return Err(Failure::new(what, hint).into());
         }
         match self.datapath.profile().agent {
@@ -223,7 +223,8 @@ impl AgentCommand {
 
     /// Whether the datapath supports rules about domain names.
     fn supports_names(&self) -> bool {
-        matches!(self.datapath, DatapathKind::Nftables | DatapathKind::Iptables)
+        use DatapathKind::{Ebpf, Iptables, Nftables};
+        matches!(self.datapath, Nftables | Iptables | Ebpf)
     }
 
     /// The error for a datapath that does not run on this system.

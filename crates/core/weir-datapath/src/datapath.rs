@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Direction, Flow, Peers, Program, Protocol, Rule, Verdict};
 
-use crate::{ApplyError, EnforceGuard, Journal, Planner, ledger::FormerAddresses};
+use crate::{ApplyError, EnforceGuard, FormerAddresses, Journal, Planner};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -71,6 +71,12 @@ pub trait TerminateFlows<P> {
     /// Ends the connections that must end. Returns how many it ended.
     fn terminate(&mut self, planner: &mut P, ending: &EndingFlows<'_>)
     -> Result<usize, ApplyError>;
+
+    /// How many more connections ended since the last call, on a machine that ends a connection with
+    /// its next packet.
+    fn ended_since(&mut self) -> Result<usize, ApplyError> {
+        Ok(0)
+    }
 }
 
 /// The connections that must end after a change.

@@ -36,12 +36,13 @@ use std::{
 
 use weir_model::{Delta, Endpoint, PodId, Program, SetDelta, SetId};
 
-use crate::{ApplyError, Datapath, Drift, EnforceGuard, Journal, Planner, Shortfall};
+use crate::{
+    ApplyError, Datapath, Drift, EnforceGuard, FormerAddresses, Journal, Planner, Shortfall,
+};
 
 pub use attempt::PlannedDelta;
 use attempt::Written;
 pub use connections::Established;
-pub(crate) use connections::FormerAddresses;
 
 /// Keeps a datapath equal to the desired program. The module documentation explains its states.
 ///

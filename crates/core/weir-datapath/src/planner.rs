@@ -2,6 +2,8 @@ use std::{collections::BTreeMap, fmt};
 
 use weir_model::{Delta, PodId, PolicyId, Program};
 
+use crate::FormerAddresses;
+
 /// Turns programs into plans for one kind of machine.
 ///
 /// A planner does no I/O. It may keep state: the program that its last plan leads to, in the
@@ -22,6 +24,12 @@ pub trait Planner {
 
     /// Plans the way to `program` from any installed state. Later plans start from `program`.
     fn replan(&mut self, program: &Program, installed: &Self::Installed) -> Self::Plan;
+
+    /// Sets the addresses that domain names had before the program of the next `replan`. Later deltas
+    /// of `plan` add to them.
+    ///
+    /// Only a backend that evaluates established connections by its rules needs them.
+    fn set_former(&mut self, _former: FormerAddresses) {}
 
     /// The machine did not carry out the last plan for these pods.
     ///

@@ -16,7 +16,8 @@ impl EbpfPlanner {
         match self.classes.atoms[atom as usize].key.clone() {
             AtomKey::Set(set) => {
                 let members = program.sets.get(&set).into_iter().flatten();
-                let addresses: BTreeSet<IpAddr> = members.map(|member| member.address).collect();
+                let members = members.map(|member| member.address);
+                let addresses: BTreeSet<IpAddr> = members.chain(self.former.of_set(&set)).collect();
                 for address in &addresses {
                     self.update_member(program, atom, &set, *address);
                 }
@@ -36,12 +37,15 @@ impl EbpfPlanner {
         }
         match self.classes.atoms[atom as usize].key.clone() {
             AtomKey::Set(_) => {
-                let has = |one: &Address| one.sets.iter().any(|(set, _)| *set == atom);
+                let has = |one: &Address| {
+                    one.sets.iter().any(|(set, _)| *set == atom) || one.former.contains(&atom)
+                };
                 let members = self.addresses.iter().filter(|(_, one)| has(one));
                 let members: Vec<IpAddr> = members.map(|(address, _)| *address).collect();
                 for address in members {
                     if let Some(one) = self.addresses.get_mut(&address) {
                         one.sets.retain(|(set, _)| *set != atom);
+                        one.former.retain(|set| *set != atom);
                     }
                     self.dirty.insert(address);
                 }
@@ -124,15 +128,27 @@ impl EbpfPlanner {
         address: IpAddr,
     ) {
         let ports = ports_in(program, set, address);
-        if ports.is_none() && !self.addresses.contains_key(&address) {
+        let is_former = self.former.contain(set, address);
+        if ports.is_none() && !is_former && !self.addresses.contains_key(&address) {
             return;
         }
         let one = self.addresses.entry(address).or_default();
+        if is_former && !one.former.contains(&atom) {
+            one.former.push(atom);
+        }
         match (one.sets.binary_search_by_key(&atom, |(set, _)| *set), ports) {
             (Ok(at), Some(ports)) => one.sets[at].1 = ports,
             (Err(at), Some(ports)) => one.sets.insert(at, (atom, ports)),
             (Ok(at), None) => _ = one.sets.remove(at),
             (Err(_), None) => (),
+        }
+    }
+
+    /// Forgets which addresses names had before, except for those that were recorded since.
+    pub(crate) fn forget_former(&mut self) {
+        for (address, one) in self.addresses.iter_mut().filter(|(_, one)| !one.former.is_empty()) {
+            one.former.clear();
+            self.dirty.insert(*address);
         }
     }
 

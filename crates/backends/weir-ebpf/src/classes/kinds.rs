@@ -6,11 +6,16 @@ use ipnet::IpNet;
 
 use super::LiveKind;
 use crate::{
-    layout::MAX_KINDS,
+    digest::{Digest, digest},
+    layout::{Kind, MAX_KINDS},
     planner::{Address, EbpfPlanner},
     tables::Write,
-    tier::Signature,
+    tier::{AtomId, Signature},
 };
+
+/// The purposes of the two kinds of an address that a domain name had before.
+const FOR_NEW: &str = "new connections";
+const FOR_ESTABLISHED: &str = "established connections";
 
 impl EbpfPlanner {
     /// Writes the kinds of all addresses and networks that changed. Each has one write: between two
@@ -39,13 +44,13 @@ impl EbpfPlanner {
         let blocks = self.classes.prefixes.blocks_of(&net);
         let atoms = blocks.map(|blocks| blocks.iter().map(|atom| (*atom, Vec::new())));
         let signature = atoms.map(Iterator::collect::<Signature>);
-        let kind = signature.map(|signature| self.use_kind(signature));
+        let kind = signature.map(|signature| self.use_kind(signature).number);
         let old = match kind {
             Some(kind) => self.classes.networks.insert(net, kind),
             None => self.classes.networks.remove(&net),
         };
         if let Some(old) = old {
-            self.release_kind(old);
+            self.release_number(old);
         }
         let write = Write::Network(net, kind);
         if self.tables.apply(&write) {
@@ -55,7 +60,8 @@ impl EbpfPlanner {
 
     /// Forgets an address that is in no set and belongs to no pod. Its networks apply again.
     pub(crate) fn drop_unused(&mut self, address: IpAddr) {
-        let is_unused = |one: &Address| one.sets.is_empty() && one.pod.is_none();
+        let is_unused =
+            |one: &Address| one.sets.is_empty() && one.former.is_empty() && one.pod.is_none();
         if self.addresses.get(&address).is_some_and(is_unused)
             && let Some(one) = self.addresses.remove(&address)
         {
@@ -70,36 +76,75 @@ impl EbpfPlanner {
         let blocks = self.classes.prefixes.blocks(address).into_iter().flatten();
         signature.extend(blocks.map(|atom| (*atom, Vec::new())));
         signature.sort_unstable();
+        let mut established = signature.clone();
+        let is_new = |atom: &AtomId| signature.iter().all(|(known, _)| known != atom);
+        established
+            .extend(one.former.iter().copied().filter(is_new).map(|atom| (atom, Vec::new())));
+        established.sort_unstable();
         let old = one.kind;
-        let kind = self.use_kind(signature);
+        let kind = if established == signature {
+            self.use_kind(signature)
+        } else {
+            self.use_kinds_of_former(signature, established)
+        };
         if let Some(one) = self.addresses.get_mut(&address) {
             one.kind = kind;
         }
         self.release_kind(old);
     }
 
-    /// Counts a use of the kind with a signature. A kind that comes into use has all its decisions.
-    pub(super) fn use_kind(&mut self, signature: Signature) -> u32 {
+    /// Counts a use of the kind with a signature.
+    fn use_kind(&mut self, signature: Signature) -> Kind {
         if signature.is_empty() {
-            return 0;
+            return Kind::default();
         }
-        let number = match self.classes.kinds.get(&signature) {
-            Some(number) => *number,
-            None => {
-                let digest = self.classes.kind_digest(&signature);
-                let number = self.seeds.kinds.get(&digest).copied().unwrap_or_else(|| {
-                    self.classes.next_kind += 1;
-                    self.classes.next_kind - 1
-                });
-                self.is_full |= number > MAX_KINDS;
-                self.classes.kinds.insert(signature.clone(), number);
+        let key = (signature.clone(), Signature::new());
+        let number = self.classes.kinds.get(&key).copied().unwrap_or_else(|| {
+            let digest = self.classes.kind_digest(&signature);
+            let number = self.new_kind(digest, 1);
+            self.classes.kinds.insert(key, number);
+            self.write_prepared(Write::Kind(number, digest));
+            number
+        });
+        self.use_number(number, signature);
+        Kind { number, has_former: false }
+    }
+
+    /// Counts a use of two kinds: one for new connections, and the next number for established ones.
+    fn use_kinds_of_former(&mut self, signature: Signature, established: Signature) -> Kind {
+        let key = (signature.clone(), established.clone());
+        let number = self.classes.kinds.get(&key).copied().unwrap_or_else(|| {
+            let digests = [FOR_NEW, FOR_ESTABLISHED].map(|purpose| {
+                let parts = [&signature, &established].map(|one| self.classes.kind_digest(one));
+                digest(&(purpose, parts))
+            });
+            let number = self.new_kind(digests[0], 2);
+            self.classes.kinds.insert(key, number);
+            for (number, digest) in (number..).zip(digests) {
                 self.write_prepared(Write::Kind(number, digest));
-                number
             }
-        };
+            number
+        });
+        self.use_number(number, signature);
+        self.use_number(number + 1, established);
+        Kind { number, has_former: true }
+    }
+
+    /// The number of the kind with a digest, and of the kinds after it.
+    fn new_kind(&mut self, digest: Digest, count: u32) -> u32 {
+        let number = self.seeds.kinds.get(&digest).copied().unwrap_or_else(|| {
+            self.classes.next_kind += count;
+            self.classes.next_kind - count
+        });
+        self.is_full |= number + count - 1 > MAX_KINDS;
+        number
+    }
+
+    /// Counts a use of a number. A kind that comes into use has all its decisions.
+    fn use_number(&mut self, number: u32, signature: Signature) {
         if let Some(live) = self.classes.live_kinds.get_mut(&number) {
             live.uses += 1;
-            return number;
+            return;
         }
         let mut tiers = BTreeSet::new();
         for (atom, _) in &signature {
@@ -111,10 +156,16 @@ impl EbpfPlanner {
         for tier in tiers {
             self.ensure_decision(tier, number);
         }
-        number
     }
 
-    pub(super) fn release_kind(&mut self, number: u32) {
+    fn release_kind(&mut self, kind: Kind) {
+        self.release_number(kind.number);
+        if kind.has_former {
+            self.release_number(kind.number + 1);
+        }
+    }
+
+    fn release_number(&mut self, number: u32) {
         let Some(live) = self.classes.live_kinds.get_mut(&number) else { return };
         live.uses -= 1;
         if live.uses == 0

@@ -2,11 +2,36 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+/// The kind of an address: a number that decisions refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// The number. 0 is the kind of addresses that no rule names.
+    pub number: u32,
+    /// Whether domain names had the address before. Then the next number is the kind for established
+    /// connections, which continue.
+    pub has_former: bool,
+}
+
+/// Marks a kind with another one for established connections.
+pub(crate) const FORMER: u32 = 1 << 30;
+
+impl Kind {
+    /// The number in the maps.
+    pub fn to_number(self) -> u32 {
+        if self.has_former { FORMER | self.number } else { self.number }
+    }
+
+    /// The kind with a number.
+    pub fn from_number(number: u32) -> Self {
+        Kind { number: number & !FORMER, has_former: number & FORMER != 0 }
+    }
+}
+
 /// The kind or the pod of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
     /// The address is not of this node's pods, and is of this kind.
-    Kind(u32),
+    Kind(Kind),
     /// The address belongs to the pod entry with this number.
     Pod(u32),
 }
@@ -18,7 +43,7 @@ impl Identity {
     /// The number in the map.
     pub fn to_number(self) -> u32 {
         match self {
-            Identity::Kind(kind) => kind,
+            Identity::Kind(kind) => kind.to_number(),
             Identity::Pod(number) => LOCAL | number,
         }
     }
@@ -33,7 +58,10 @@ impl Identity {
 
     /// The identity with a number.
     pub fn from_number(number: u32) -> Self {
-        if number & LOCAL == 0 { Identity::Kind(number) } else { Identity::Pod(number & !LOCAL) }
+        if number & LOCAL != 0 {
+            return Identity::Pod(number & !LOCAL);
+        }
+        Identity::Kind(Kind::from_number(number))
     }
 }
 

@@ -20,9 +20,14 @@ pub struct FlowEntry {
     pub epoch: u32,
     /// When its last packet passed, in units of 2^30 ns since the machine started.
     pub time: u64,
+    /// Whether the rules have denied it since.
+    pub is_cut: bool,
 }
 
 impl FlowEntry {
+    /// The bit of the time that marks a cut connection.
+    pub(crate) const CUT_BIT: i32 = 63;
+
     /// The connection with this key and value; `None` if they are too short.
     pub fn from_bytes(family: IpFamily, key: &[u8], value: &[u8]) -> Option<Self> {
         let (addresses, rest) = match family {
@@ -42,12 +47,14 @@ impl FlowEntry {
         let protocol = u32::from_ne_bytes(rest.get(4..8)?.try_into().ok()?);
         let word = u64::from_ne_bytes(value.get(..8)?.try_into().ok()?);
         let (client, server) = if word >> 63 == 0 { (first, second) } else { (second, first) };
+        let time = u64::from_ne_bytes(value.get(8..16)?.try_into().ok()?);
         Some(FlowEntry {
             client,
             server,
             protocol: u8::try_from(protocol).ok()?,
             epoch: word as u32,
-            time: u64::from_ne_bytes(value.get(8..16)?.try_into().ok()?),
+            time: time & !(1 << Self::CUT_BIT),
+            is_cut: time >> Self::CUT_BIT != 0,
         })
     }
 }
@@ -115,8 +122,8 @@ mod tests {
             let (client, server) = (end(client), end(server));
             let (key, value) = flow_element(client, server, 6, 7, 1 << 40);
             let read = FlowEntry::from_bytes(IpFamily::from(client.0), &key, &value);
-            let (protocol, epoch, time) = (6, 7, 1 << 40);
-            assert_eq!(read, Some(FlowEntry { client, server, protocol, epoch, time }));
+            let (protocol, epoch, time, is_cut) = (6, 7, 1 << 40, false);
+            assert_eq!(read, Some(FlowEntry { client, server, protocol, epoch, time, is_cut }));
         }
     }
 }

@@ -12,8 +12,8 @@ use std::fmt;
 
 use weir_model::IpFamily;
 
-pub(crate) use address::LOCAL;
-pub use address::{Identity, address_key, address_value, network_key};
+pub(crate) use address::{FORMER, LOCAL};
+pub use address::{Identity, Kind, address_key, address_value, network_key};
 pub use flow::{FlowEntry, flow_element};
 pub use report::Report;
 pub use rules::{
@@ -42,7 +42,7 @@ pub enum MapId {
     Tiers,
     /// The connections that passed.
     Flows(IpFamily),
-    /// The number of denied packets by cause.
+    /// The number of denied packets by cause, and the number of cut connections.
     Denied,
     /// The reports about denied packets that were not read yet.
     Reports,
@@ -54,6 +54,9 @@ pub enum MapId {
 
 /// The number of denied packets is kept for each of these causes: ingress, egress and replies.
 pub const CAUSES: u32 = 3;
+
+/// After them comes the number of connections that changes cut.
+pub const CUT_CONNECTIONS: u32 = CAUSES;
 
 /// The kind of a map, as the kernel numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +121,7 @@ impl MapId {
             MapId::Flows(family) => {
                 (MapType::LruHash, 2 * address_bytes(family) + 8, 16, MAX_FLOWS)
             }
-            MapId::Denied => (MapType::PercpuArray, 4, 8, CAUSES),
+            MapId::Denied => (MapType::PercpuArray, 4, 8, CAUSES + 1),
             MapId::Reports => (MapType::RingBuffer, 0, 0, Report::BUFFER_BYTES),
             MapId::Sources(family) => {
                 (MapType::LruHash, address_bytes(family), 8, Report::MAX_SOURCES)

@@ -2,6 +2,8 @@ use std::fmt;
 
 use weir_model::{IpFamily, Protocol};
 
+use super::Kind;
+
 /// The effect of a tier on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TierAction {
@@ -131,7 +133,7 @@ pub struct DirectionEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodEntry {
     /// The kind of its address.
-    pub kind: u32,
+    pub kind: Kind,
     /// The epoch since which the pod has its address. Older connections are not its own.
     pub since: u32,
     /// Connections to the pod.
@@ -155,7 +157,7 @@ impl PodEntry {
         let flags = flag(Self::INGRESS_ISOLATED, self.ingress.is_isolated)
             | flag(Self::EGRESS_ISOLATED, self.egress.is_isolated);
         let tiers = [self.ingress.admin, self.ingress.rest, self.egress.admin, self.egress.rest];
-        let words = [self.kind, self.since, flags, 0].into_iter();
+        let words = [self.kind.to_number(), self.since, flags, 0].into_iter();
         let words =
             words.chain(tiers.into_iter().flat_map(|one| [one.tier, one.usual.to_number()]));
         words.flat_map(u32::to_ne_bytes).collect()
@@ -174,7 +176,7 @@ impl PodEntry {
             Some(DirectionEntry { admin: tier(at)?, rest: tier(at + 2)?, is_isolated })
         };
         Some(PodEntry {
-            kind: word(0)?,
+            kind: Kind::from_number(word(0)?),
             since: word(1)?,
             ingress: side(4, Self::INGRESS_ISOLATED)?,
             egress: side(8, Self::EGRESS_ISOLATED)?,

@@ -6,9 +6,9 @@ use weir_model::{Chain, Direction, PodId, Program, RuleSet};
 
 use super::EbpfPlanner;
 use crate::{
-    layout::{DirectionEntry, Identity, MAX_PODS, PodEntry},
+    layout::{DirectionEntry, Identity, Kind, MAX_PODS, PodEntry},
     tables::Write,
-    tier::{Signature, TierRole},
+    tier::{AtomId, Signature, TierRole},
 };
 
 /// The rules of pods, shared by all pods with them.
@@ -26,7 +26,9 @@ pub(super) struct LiveRules {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Address {
     pub(crate) sets: Signature,
-    pub(crate) kind: u32,
+    /// The sets of domain names that had the address before.
+    pub(crate) former: Vec<AtomId>,
+    pub(crate) kind: Kind,
     pub(crate) pod: Option<PodAt>,
 }
 

@@ -5,9 +5,9 @@
 use weir_model::IpFamily;
 
 use super::{ask::Way, *};
-use crate::layout::Config;
+use crate::layout::{CUT_CONNECTIONS, Config, FlowEntry};
 use Comparison::{GreaterOrEqual, Less, Shares};
-use Register::{R7, R9};
+use Register::{R5, R7, R9};
 use Width::Half;
 
 impl Main<'_> {
@@ -96,8 +96,11 @@ impl Main<'_> {
         asm.and(R2, i32::MAX);
         asm.load(Double, R1, R10, CHECK);
         asm.jump_if(NotEqual, R1, R2, miss);
-        // Forgotten connections.
+        // Forgotten connections. The upper bit of the time marks those that were cut.
         asm.load(Double, R1, R7, 8);
+        asm.set(R5, R1);
+        asm.shift_left(R1, 1);
+        asm.shift_right(R1, 1);
         asm.jump_if(GreaterOrEqual, R1, R8, timed);
         asm.set(R2, R8);
         asm.subtract(R2, R1);
@@ -131,8 +134,12 @@ impl Main<'_> {
         asm.jump(self.accept);
 
         // The rules may have changed: evaluate them for the end that began the connection.
+        // A cut connection is no longer established: names that have lost an address do not count.
         asm.place(stale);
         asm.store(Word, R10, QUERY + query::EPOCH, R1);
+        asm.shift_right(R5, FlowEntry::CUT_BIT);
+        asm.xor(R5, 1);
+        asm.store(Half, R10, QUERY + query::ESTABLISHED, R5);
         asm.shift_right(R3, 63);
         asm.set(R7, R3);
         asm.jump_if(NotEqual, R3, R9, other_way);
@@ -159,7 +166,40 @@ impl Main<'_> {
         self.asm.jump(self.accept);
         self.asm.place(denied);
         self.turn_around(miss);
+        self.mark_cut();
         self.asm.jump(self.deny);
+    }
+
+    /// Marks the connection as cut, and counts it when that is new. `R0` keeps its value.
+    fn mark_cut(&mut self) {
+        let asm = &mut *self.asm;
+        let done = asm.label();
+        asm.store(Double, R10, RESULT, R0);
+        asm.map_value(R1, MapId::Config);
+        asm.load(Word, R1, R1, Config::FLAGS);
+        asm.jump_if(Shares, R1, Config::AUDIT, done);
+        asm.map(R1, MapId::Flows(self.family));
+        asm.stack(R2, KEY);
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Equal, R0, 0, done);
+        asm.load(Double, R1, R0, 8);
+        asm.set(R2, R1);
+        asm.shift_right(R2, FlowEntry::CUT_BIT);
+        asm.jump_if(NotEqual, R2, 0, done);
+        asm.set(R2, 1);
+        asm.shift_left(R2, FlowEntry::CUT_BIT);
+        asm.or(R1, R2);
+        asm.store(Double, R0, 8, R1);
+        asm.store_constant(Double, R10, OTHER_CAUSE, CUT_CONNECTIONS as i32);
+        asm.map(R1, MapId::Denied);
+        asm.stack(R2, OTHER_CAUSE);
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Equal, R0, 0, done);
+        asm.load(Double, R1, R0, 0);
+        asm.add(R1, 1);
+        asm.store(Double, R0, 0, R1);
+        asm.place(done);
+        asm.load(Double, R0, R10, RESULT);
     }
 
     /// A reply of a denied connection with equal ports can be a connection in the other direction, if it
@@ -186,6 +226,7 @@ impl Main<'_> {
         let (restored, middle, allowed) = (self.asm.label(), self.asm.label(), self.asm.label());
         let (forward, back, denied) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.store_constant(Word, R10, QUERY + query::EPOCH, -1);
+        self.asm.store_constant(Half, R10, QUERY + query::ESTABLISHED, 0);
         self.asm.store_constant(Double, R10, CAUSE, 0);
         self.asm.load(Word, R1, R10, FLAGS);
         let not_related = self.asm.label();

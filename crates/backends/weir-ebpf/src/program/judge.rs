@@ -9,12 +9,12 @@ use weir_model::IpFamily;
 use crate::{
     assembler::{Assembler, Label},
     instruction::{Comparison, Helper, Register, Width},
-    layout::{LOCAL, MapId, PodEntry, TierAction},
+    layout::{FORMER, LOCAL, MapId, PodEntry, TierAction},
 };
 
 use super::{query, result};
 
-use Comparison::{Equal, Greater, NotEqual, Shares};
+use Comparison::{Equal, Greater, Less, NotEqual, Shares};
 use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use Width::{Double, Half, Word};
 
@@ -144,6 +144,7 @@ fn emit_resolve(
     deny: Label,
 ) {
     let (network, found, done, is_kind) = (asm.label(), asm.label(), asm.label(), asm.label());
+    let (has_kind, store) = (asm.label(), asm.label());
     // An entry that changes meanwhile can hold the memory of another address: look it up again.
     for _ in 0..2 {
         let again = asm.label();
@@ -204,11 +205,17 @@ fn emit_resolve(
     asm.jump_if(Equal, R0, 0, deny);
     asm.set(pod, R0);
     asm.load(Word, R1, pod, 0);
-    asm.store(Double, R10, kind, R1);
-    asm.jump(done);
+    asm.jump(has_kind);
     asm.place(is_kind);
-    asm.store(Double, R10, kind, R1);
     asm.set(pod, 0);
+    asm.place(has_kind);
+    // If names had the address before, the next kind is that for established connections.
+    asm.jump_if(Less, R1, FORMER as i32, store);
+    asm.and(R1, (FORMER - 1) as i32);
+    asm.load(Half, R2, R6, query::ESTABLISHED);
+    asm.add(R1, R2);
+    asm.place(store);
+    asm.store(Double, R10, kind, R1);
     asm.place(done);
 }
 

@@ -6,6 +6,8 @@ pub(super) const FROM: i16 = 0;
 pub(super) const TO: i16 = 16;
 pub(super) const PROTOCOL: i16 = 32;
 pub(super) const PORT: i16 = 36;
+/// 1 if the connection is established and was not cut, 0 if it may be new.
+pub(super) const ESTABLISHED: i16 = 38;
 pub(super) const EPOCH: i16 = 40;
 pub(super) const FLAGS: i16 = 44;
 /// The node forwards the packet, so ingress rules apply.

@@ -172,6 +172,7 @@ fn a_new_epoch_ends_forbidden_connections() {
             assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Deny);
             assert_eq!(node.meets(&segment(&beside, 40_000, ACK, Forward)), Allow);
             assert_eq!(node.meets(&reply(&beside, 40_000, ACK, Forward)), Allow);
+            assert_eq!(node.maps.cut(), 1);
         }
         let open = Node::new(&[]);
         let flows = node.maps;

@@ -7,7 +7,7 @@ use weir_ebpf::{
     instruction::{
         Comparison, Field, Helper, Instruction, Kfunc, Operand, Operator, Register, Width,
     },
-    layout::{MapId, MapType, Report},
+    layout::{CUT_CONNECTIONS, MapId, MapType, Report},
 };
 use weir_model::{Flow, IpFamily};
 
@@ -29,6 +29,12 @@ impl Maps {
             Some(value) => _ = map.insert(key, value),
             None => _ = map.remove(&key),
         }
+    }
+
+    /// The number of connections that changes cut.
+    pub(crate) fn cut(&self) -> u64 {
+        let value = self.lookup(MapId::Denied, &CUT_CONNECTIONS.to_ne_bytes());
+        u64::from_ne_bytes(value.unwrap().1.try_into().unwrap())
     }
 
     fn lookup(&self, id: MapId, key: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {

@@ -7,6 +7,7 @@
 
 mod connections;
 mod machine;
+mod names;
 mod packets;
 
 use proptest::{collection::vec, prelude::*};

@@ -61,6 +61,7 @@ fn rules_json(rules: &LoadedRules) -> Value {
         "programs": rules.programs.iter().map(program).collect::<Vec<_>>(),
         "maps": rules.maps.iter().map(map_json).collect::<Vec<_>>(),
         "denied": {"ingress": denied(0), "egress": denied(1), "replies": denied(2)},
+        "cut": rules.cut,
         "elements": rules.tables.as_ref().map(elements_json),
     })
 }
@@ -96,6 +97,7 @@ fn flow_json((flow, idle): &(FlowEntry, Duration)) -> Value {
         "server": end(flow.server),
         "protocol": flow.protocol,
         "epoch": flow.epoch,
+        "cut": flow.is_cut,
         "idleSeconds": idle.as_secs(),
     })
 }

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         trial("the_objects_of_ebpf_are_listed_and_cleaned_up", ebpf::dump_and_cleanup),
     ]);
     let filters = [Filter::Nftables, Filter::IptablesNft, Filter::IptablesLegacy];
-    for filter in filters {
+    for filter in filters.into_iter().chain([Filter::Ebpf]) {
         trials.extend([
             with(filter, "an_answer_opens_its_addresses_before_it_arrives", names::answers_open),
             with(filter, "no_first_connection_by_name_is_lost", names::first_connections),

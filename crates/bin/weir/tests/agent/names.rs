@@ -535,7 +535,7 @@ impl Names {
     /// The journal of the agent.
     fn journal(&self, filter: Filter) -> String {
         let command = match filter.datapath() {
-            "nftables" => ["nft", "list", "table", "inet", "weir-journal"].as_slice(),
+            "nftables" | "ebpf" => ["nft", "list", "table", "inet", "weir-journal"].as_slice(),
             _ => &["ipset", "save", "weir-journal"],
         };
         let output = self.node.run(command[0], &command[1..]);
@@ -555,7 +555,7 @@ impl Names {
         let file = self.node.path().with_extension("journal");
         std::fs::write(&file, expired).unwrap();
         let load = match filter.datapath() {
-            "nftables" => "nft delete table inet weir-journal && nft -f $0",
+            "nftables" | "ebpf" => "nft delete table inet weir-journal && nft -f $0",
             _ => "ipset destroy weir-journal && ipset restore -f $0",
         };
         let output = self.node.run("sh", &["-ec", load, file.to_str().unwrap()]);

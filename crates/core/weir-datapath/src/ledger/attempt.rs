@@ -48,6 +48,10 @@ impl<D: Datapath> Ledger<D> {
         let plan = if was_trusted {
             Ok(self.planner.plan(&self.program, &delta))
         } else {
+            let mut former = self.former.clone();
+            former.record(&delta);
+            former.retain(&self.program);
+            self.planner.set_former(former);
             let unread = |error| ApplyError { kind: ApplyErrorKind::Unavailable, ..error };
             let installed = self.datapath.installed().map_err(unread);
             installed.map(|installed| self.planner.replan(&self.program, &installed))

@@ -1,14 +1,11 @@
 //! Termination of established connections that a change forbids.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId, SetKey};
+use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId};
 
 use super::{Ledger, attempt::set_named_by};
-use crate::{ApplyError, Datapath, EndingFlows};
+use crate::{ApplyError, Datapath, EndingFlows, former::is_domain};
 
 /// What happens to established connections that a change forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,66 +14,6 @@ pub enum Established {
     Keep,
     /// The datapath ends them.
     Cut,
-}
-
-/// The most former addresses of names that a ledger remembers.
-const MAX_FORMER: usize = 16_384;
-
-/// The addresses that left sets of domain names. Connections to them continue: only new ones need
-/// an address that a name has now.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FormerAddresses {
-    sets: BTreeMap<SetId, BTreeSet<IpAddr>>,
-    count: usize,
-}
-
-impl FormerAddresses {
-    /// Whether an address was a member of the set of a domain name.
-    pub(crate) fn contain(&self, set: &SetId, address: IpAddr) -> bool {
-        self.sets.get(set).is_some_and(|addresses| addresses.contains(&address))
-    }
-
-    /// Adds addresses, unless there are too many.
-    fn extend(&mut self, set: SetId, addresses: impl IntoIterator<Item = IpAddr>) {
-        let former = self.sets.entry(set).or_default();
-        for address in addresses {
-            if self.count < MAX_FORMER && former.insert(address) {
-                self.count += 1;
-            }
-        }
-    }
-
-    /// Records the addresses that a delta removes from sets of domain names. If there are too many,
-    /// the earlier ones are forgotten.
-    fn record(&mut self, delta: &Delta) {
-        for (id, change) in delta.sets.iter().filter(|(id, _)| is_domain(id)) {
-            match change {
-                SetDelta::Change { removed, .. } => {
-                    if self.count + removed.len() > MAX_FORMER {
-                        *self = FormerAddresses::default();
-                    }
-                    let former = self.sets.entry(id.clone()).or_default();
-                    let new = removed.iter().filter(|member| former.insert(member.address));
-                    self.count += new.count();
-                }
-                SetDelta::Gone { .. } => {
-                    self.count -= self.sets.remove(id).map_or(0, |former| former.len());
-                }
-                SetDelta::Put(_) => (),
-            }
-        }
-    }
-
-    /// Forgets the addresses of names that no rule mentions.
-    fn retain(&mut self, program: &Program) {
-        self.sets.retain(|set, _| program.sets.contains_key(set));
-        self.count = self.sets.values().map(BTreeSet::len).sum();
-    }
-}
-
-/// Whether a set has the addresses of domain names.
-fn is_domain(set: &SetId) -> bool {
-    matches!(**set, SetKey::Domain(_))
 }
 
 impl<D: Datapath> Ledger<D> {
@@ -102,9 +39,14 @@ impl<D: Datapath> Ledger<D> {
         Ok(terminated)
     }
 
+    /// How many more connections ended since the last call, on a machine that ends them one by one.
+    pub fn ended_since(&mut self) -> Result<usize, ApplyError> {
+        self.datapath.flows().map_or(Ok(0), |flows| flows.ended_since())
+    }
+
     /// The addresses that left sets of domain names that rules name. Their connections continue.
     pub fn former(&self) -> impl Iterator<Item = (&SetId, &BTreeSet<IpAddr>)> {
-        let sets = self.former.sets.iter();
+        let sets = self.former.iter();
         sets.filter(|(set, former)| !former.is_empty() && self.program.sets.contains_key(*set))
     }
 

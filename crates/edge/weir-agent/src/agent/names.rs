@@ -34,7 +34,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The warning of a datapath without names.
-const UNSUPPORTED: &str = "rules about domain names allow nothing: only `--datapath nftables` and `--datapath iptables` on Linux support them";
+const UNSUPPORTED: &str = "rules about domain names allow nothing: only `--datapath nftables`, `iptables` and `ebpf` on Linux support them";
 
 /// The namespace and the label of the cluster's resolvers, which every distribution sets.
 const RESOLVER_NAMESPACE: &str = "kube-system";

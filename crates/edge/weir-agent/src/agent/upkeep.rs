@@ -30,7 +30,18 @@ impl<D: Datapath> Agent<D> {
             }
             Err(error) => self.reporter.failed("drift", "cannot check the rules for drift", &error),
         }
+        self.count_ended();
         self.report_diagnostics();
+    }
+
+    /// Reports the connections that the machine ended by itself after a change.
+    fn count_ended(&mut self) {
+        match self.ledger.ended_since() {
+            Ok(count) => self.reporter.terminated(count),
+            Err(error) => {
+                self.reporter.failed("cut", "cannot count terminated connections", &error);
+            }
+        }
     }
 
     /// Compares the machine's counters of denied packets with the reported ones.
