@@ -6,15 +6,15 @@ use std::{
 use weir_datapath::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Established, Mode, TerminateFlows,
 };
-use weir_model::IpFamily;
-use weir_netfilter::BlockedReply;
+use weir_model::{IpFamily, Protocol};
+use weir_netfilter::{BlockedReply, Tuple};
 
 use crate::{
     EbpfPlanner, Installed, MapPlan, MapStep, Tables, Write,
     digest::{Digest, digest},
     drift::Comparison,
     kernel::{Installation, Kernel, KernelError},
-    layout::{CAUSES, CUT_CONNECTIONS, Config, Identity, MapId, PodEntry, flow_element},
+    layout::{CAUSES, CUT_CONNECTIONS, Config, FlowEntry, Identity, MapId, PodEntry, flow_element},
     program,
     sys::Map,
 };
@@ -33,6 +33,8 @@ pub struct Ebpf {
     inherited: BTreeSet<BlockedReply>,
     /// How far the elements of the maps were compared with the planned ones.
     comparison: Comparison,
+    /// Whether the maps have elements that this agent did not write. Then new maps replace them.
+    has_foreign: bool,
     cut: CutConnections,
 }
 
@@ -70,7 +72,18 @@ impl Ebpf {
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
         let (comparison, cut) = (Comparison::default(), CutConnections::default());
-        Ok(Ebpf { kernel, mode, established, current: None, orphans, inherited, comparison, cut })
+        let (current, has_foreign) = (None, false);
+        Ok(Ebpf {
+            kernel,
+            mode,
+            established,
+            current,
+            orphans,
+            inherited,
+            comparison,
+            has_foreign,
+            cut,
+        })
     }
 
     /// Sets what happens to connections that a change forbids.
@@ -85,6 +98,28 @@ impl Ebpf {
         Ebpf { inherited, ..self }
     }
 
+    /// The replies of connections that were cut, for a datapath that replaces this one.
+    pub fn blocked_replies(&self) -> Result<BTreeSet<BlockedReply>, ApplyError> {
+        let numbers = self.kernel.installations().map_err(failed("cannot list the rules"))?;
+        let Some(maps) = numbers.last().and_then(|number| self.kernel.maps(*number)) else {
+            return Ok(BTreeSet::new());
+        };
+        let read = || {
+            let mut replies = BTreeSet::new();
+            for family in IpFamily::BOTH {
+                let Some(map) = maps.get(&MapId::Flows(family)) else { continue };
+                let elements = map.elements()?;
+                let flows = elements.iter();
+                let flows = flows.filter_map(|(key, one)| FlowEntry::from_bytes(family, key, one));
+                // A reply of ICMP never opens a connection.
+                let has_ports = |flow: &FlowEntry| Protocol::from_number(flow.protocol).is_some();
+                replies.extend(flows.filter(|one| one.is_cut && has_ports(one)).map(blocked_reply));
+            }
+            Ok(replies)
+        };
+        read().map_err(failed_io("cannot read the connections"))
+    }
+
     /// Adds the connections whose replies a replaced datapath blocked. They are of an earlier epoch, so
     /// the program evaluates them with each packet, for the end that began them.
     fn add_inherited(&mut self, maps: &Maps, config: &Config) -> io::Result<()> {
@@ -92,8 +127,9 @@ impl Ebpf {
             let (server, client) =
                 ((tuple.source, tuple.source_port), (tuple.destination, tuple.destination_port));
             let epoch = config.epoch.wrapping_sub(1);
-            // The time is far ahead: the program forgets it only when the map is full.
-            let (key, value) = flow_element(client, server, protocol, epoch, u64::MAX >> 1);
+            // The time is far ahead, and its upper bit marks a cut connection: the program forgets it
+            // only when the map is full.
+            let (key, value) = flow_element(client, server, protocol, epoch, u64::MAX);
             let map = maps.get(&MapId::Flows(IpFamily::from(tuple.source)));
             map.ok_or(io::ErrorKind::NotFound)?.update(&key, &value)?;
         }
@@ -123,6 +159,7 @@ impl Ebpf {
         let counted = self.count_cut();
         self.current = Some((number, installed));
         self.cut.counter = Some(0);
+        self.has_foreign = false;
         counted.map_err(failed_io("cannot read counters"))?;
         for orphan in self.orphans.drain(..) {
             orphan.detach().map_err(failed("cannot remove the old programs"))?;
@@ -188,7 +225,7 @@ impl Datapath for Ebpf {
         let current = self.kernel.with_links(number, maps);
         let is_attached = current.as_ref().map(|one| self.kernel.is_attached(one)).transpose();
         let is_attached = is_attached.map_err(failed("cannot check the programs"))?;
-        let is_intact = numbers.len() == 1 && is_attached == Some(true);
+        let is_intact = numbers.len() == 1 && is_attached == Some(true) && !self.has_foreign;
         self.current = current.map(|one| (number, one));
         self.comparison = Comparison::default();
         self.cut.counter = None;
@@ -225,6 +262,7 @@ impl Datapath for Ebpf {
         }
         let compared = self.comparison.next_are_equal(&installation.maps, planner.tables());
         if !compared.map_err(failed_io("cannot read a map"))? {
+            self.has_foreign = true;
             return Ok(Drift::Changed);
         }
         Ok(Drift::None)
@@ -264,6 +302,14 @@ impl TerminateFlows<EbpfPlanner> for Ebpf {
         self.count_cut().map_err(failed_io("cannot read counters"))?;
         Ok(usize::try_from(mem::take(&mut self.cut.unreported)).unwrap_or(usize::MAX))
     }
+}
+
+/// The replies of a connection.
+fn blocked_reply(flow: FlowEntry) -> BlockedReply {
+    let FlowEntry { client, server, protocol, .. } = flow;
+    let (source, source_port) = server;
+    let (destination, destination_port) = client;
+    BlockedReply { protocol, tuple: Tuple { source, destination, source_port, destination_port } }
 }
 
 /// The number of denied packets by cause.

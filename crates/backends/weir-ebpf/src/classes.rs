@@ -72,17 +72,17 @@ fn sections_key(role: TierRole, sections: &[Arc<Section>]) -> (TierRole, Vec<usi
 }
 impl Classes {
     pub(crate) fn new(seeds: &Seeds) -> Self {
-        let next = |highest: Option<&u32>| highest.map_or(1, |highest| highest + 1);
+        let next = |highest: Option<&u32>| highest.map_or(1, |highest| highest.saturating_add(1));
         Classes {
             atoms: Vec::new(),
             atoms_by_key: HashMap::new(),
             kinds: HashMap::from([(<_>::default(), 0)]),
             live_kinds: BTreeMap::new(),
-            next_kind: next(seeds.kinds.values().max()),
+            next_kind: seeds.highest_kind.saturating_add(1),
             tiers: BTreeMap::new(),
             tiers_by_digest: HashMap::new(),
             tiers_by_sections: HashMap::new(),
-            next_tier: next(seeds.tiers.values().max()),
+            next_tier: seeds.highest_tier.saturating_add(1),
             prefixes: PrefixTable::default(),
             networks: BTreeMap::new(),
             lists: HashMap::new(),

@@ -157,6 +157,12 @@ impl<B: Backend> TrialCluster<B> {
         self.agents.iter_mut().map(|agent| agent.ledger.terminate_flows().unwrap()).collect()
     }
 
+    /// The number of connections that ended since the last call on each node, with a backend that ends
+    /// a connection with its next packet.
+    pub fn ended_since(&mut self) -> Vec<usize> {
+        self.agents.iter_mut().map(|agent| agent.ledger.ended_since().unwrap()).collect()
+    }
+
     /// Terminates these connections and checks their number for each node, if the backend counts them.
     #[track_caller]
     pub fn assert_cut(&mut self, expected: [usize; 2], what: &str) {

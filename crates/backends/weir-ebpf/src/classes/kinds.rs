@@ -133,10 +133,15 @@ impl EbpfPlanner {
     /// The number of the kind with a digest, and of the kinds after it.
     fn new_kind(&mut self, digest: Digest, count: u32) -> u32 {
         let number = self.seeds.kinds.get(&digest).copied().unwrap_or_else(|| {
-            self.classes.next_kind += count;
-            self.classes.next_kind - count
+            let number = self.classes.next_kind;
+            self.classes.next_kind = number.saturating_add(count);
+            number
         });
-        self.is_full |= number + count - 1 > MAX_KINDS;
+        // Foreign elements can have any number.
+        if number > MAX_KINDS - count {
+            self.is_full = true;
+            return MAX_KINDS - count;
+        }
         number
     }
 

@@ -51,8 +51,9 @@ impl EbpfPlanner {
     ) -> u32 {
         let digest = tier_digest(role, sections);
         let number = self.seeds.tiers.get(&digest).copied().unwrap_or_else(|| {
-            self.classes.next_tier += 1;
-            self.classes.next_tier - 1
+            let number = self.classes.next_tier;
+            self.classes.next_tier = number.saturating_add(1);
+            number
         });
         self.is_full |= number > MAX_TIERS;
         let rules = TierRules::new(role, sections, |key| self.classes.atom(key));
@@ -103,11 +104,8 @@ impl EbpfPlanner {
         }
     }
 
-    /// Writes the decision of a tier about a kind, unless it is the usual one.
+    /// Writes the decision of a tier about a kind, unless it is the usual one and the maps have none.
     pub(super) fn ensure_decision(&mut self, tier: u32, kind: u32) {
-        if self.tables.decisions.contains_key(&(tier, kind)) {
-            return;
-        }
         let classes = &self.classes;
         let (Some(rules), Some(live)) = (classes.tiers.get(&tier), classes.live_kinds.get(&kind))
         else {
@@ -115,7 +113,8 @@ impl EbpfPlanner {
         };
         let (usual, actions) = (rules.usual, rules.rules.decide(&live.signature));
         let decision = self.decision(&actions);
-        if decision != usual {
+        // Installed maps can have a decision about a number that was not in use. It may be foreign.
+        if decision != usual || self.tables.decisions.contains_key(&(tier, kind)) {
             self.write_prepared(Write::Decision { tier, kind, decision });
         }
     }
@@ -139,8 +138,9 @@ impl EbpfPlanner {
             Some(list) => *list,
             None => {
                 let list = self.seeds.lists.get(&content).copied().unwrap_or_else(|| {
-                    self.classes.next_list += 1;
-                    self.classes.next_list - 1
+                    let list = self.classes.next_list;
+                    self.classes.next_list = list.saturating_add(1);
+                    list
                 });
                 self.is_full |= list > MAX_LISTS;
                 self.classes.lists.insert(content, list);

@@ -21,8 +21,23 @@ impl Main<'_> {
         self.asm.store(Half, R10, QUERY + query::PORT, R1);
     }
 
-    /// Completes a query and evaluates the rules.
+    /// Completes a query about the packet's own connection and evaluates the rules.
     pub(super) fn call_judge(&mut self) {
+        self.complete_query();
+        if self.features.conntrack {
+            self.check_self();
+        }
+        self.judge();
+    }
+
+    /// Evaluates the rules for a complete query.
+    pub(super) fn judge(&mut self) {
+        self.asm.stack(R1, QUERY);
+        self.asm.call_local(self.judge);
+    }
+
+    /// Fills in the protocol and the flags of a query.
+    pub(super) fn complete_query(&mut self) {
         let asm = &mut *self.asm;
         let (ports, ports_done, hook_done) = (asm.label(), asm.label(), asm.label());
         let enforced = asm.label();
@@ -47,11 +62,6 @@ impl Main<'_> {
         asm.or(R2, query::AUDIT);
         asm.place(enforced);
         asm.store(Word, R10, QUERY + query::FLAGS, R2);
-        if self.features.conntrack {
-            self.check_self();
-        }
-        self.asm.stack(R1, QUERY);
-        self.asm.call_local(self.judge);
     }
 
     /// Marks a query about a pod that reaches itself through a service. Only a translated connection

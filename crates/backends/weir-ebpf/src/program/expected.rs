@@ -36,7 +36,9 @@ impl Main<'_> {
         asm.store(Double, R10, OWN_PROTOCOL, R1);
         asm.load_field(Byte, R1, R2, Field::TupleProtocol);
         asm.store(Word, R10, PROTOCOL, R1);
-        self.call_judge();
+        // The packet's own translation says nothing about the other connection.
+        self.complete_query();
+        self.judge();
         let asm = &mut *self.asm;
         asm.jump_if(Equal, R0, result::ALLOWED, self.accept);
         asm.load(Double, R1, R10, OWN_PROTOCOL);

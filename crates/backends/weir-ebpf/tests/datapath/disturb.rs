@@ -37,6 +37,13 @@ pub(crate) fn run(arguments: &[String]) {
     }
     let object = open(name);
     match &**verb {
+        // A decision that allows all peers of a kind, for numbers that no rule uses.
+        "decide" => {
+            let key = 4000_u64 << 24 | 4000;
+            let value = key << 24 | 1;
+            let (key, value) = (key.to_ne_bytes(), value.to_ne_bytes());
+            call(MAP_UPDATE_ELEM, element(&object, key.as_ptr(), value.as_ptr())).unwrap();
+        }
         // The key of an IPv4 address, and the value of one of the first kind.
         "add" => {
             let (key, value) = ([10_u8, 99, 0, 9], [[10, 99, 0, 9], 1_u32.to_ne_bytes()]);

@@ -10,7 +10,7 @@ use std::{
 
 use libtest_mimic::Trial;
 use weir_datapath::{Datapath, Mode, Planner};
-use weir_ebpf::{Ebpf, EbpfPlanner, layout::MAX_FLOWS};
+use weir_ebpf::{Dump, Ebpf, EbpfPlanner, layout::MAX_FLOWS};
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout};
 use weir_model::{Program, Protocol, Verdict, World};
@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ebpf::a_missing_element_is_found_among_many", one_of_many),
         trial("ebpf::other_programs_replace_the_old_ones_under_traffic", other_programs),
         trial("ebpf::a_killed_agent_leaves_no_wrong_verdict", killed),
+        trial("ebpf::cut_connections_are_counted", counted),
         trial("ebpf::many_connections_break_and_open_nothing", flood),
     ]
 }
@@ -65,6 +66,7 @@ fn changed_elements() {
         "add addresses4",
         "delete decisions",
         "delete kinds",
+        "decide decisions",
         "detach forward4",
         "detach output6",
     ];
@@ -74,6 +76,9 @@ fn changed_elements() {
         assert!(driver.drifted().unwrap(), "{disturbance}");
         node::sync(&mut driver, &rules);
         assert!(!driver.drifted().unwrap(), "after `{disturbance}`");
+        let dump = lab.on_node("n1", || Dump::read().unwrap().unwrap()).unwrap();
+        let tables = dump.rules[0].tables.clone().unwrap();
+        assert!(!tables.decisions.contains_key(&(4000, 4000)), "{disturbance}");
         let met = lab.probe(&flows, DROP_TIMEOUT).unwrap();
         assert_eq!(met, [Verdict::Allow, Verdict::Deny], "{disturbance}");
     }
@@ -96,6 +101,28 @@ fn one_of_many() {
         assert!((0..4).any(|_| driver.drifted().unwrap()), "{disturbance}");
         node::sync(&mut driver, &rules);
     }
+}
+
+/// A change cuts connections with their next packets, and counts each once.
+fn counted() {
+    let mut cluster = TrialCluster::with(EbpfPrograms, &[policy("db", SELECTED)]);
+    let from = |pod: &str, port: u16| flow(pod, DB, Protocol::Tcp, port);
+    let flows = [from(WEB, 80), from(WEB, 81), from(API, 80)];
+    let mut talks = flows.map(|flow| cluster.lab.converse(flow, ARRIVAL_TIMEOUT).unwrap());
+    cluster.put(&policy("db", ONLY_API));
+    cluster.cut();
+    for _ in 0..2 {
+        for (talk, expected) in talks.iter_mut().zip([Verdict::Deny, Verdict::Deny, Verdict::Allow])
+        {
+            let timeout = if expected == Verdict::Allow { ARRIVAL_TIMEOUT } else { DROP_TIMEOUT };
+            assert_eq!(talk.exchange(timeout).unwrap(), expected);
+        }
+    }
+    let dump = cluster.lab.on_node("n1", || Dump::read().unwrap().unwrap()).unwrap();
+    assert_eq!(dump.rules[0].cut, 2);
+    assert_eq!(dump.flows.iter().filter(|(flow, _)| flow.is_cut).count(), 2);
+    assert_eq!(cluster.ended_since(), [2, 0]);
+    assert_eq!(cluster.ended_since(), [0, 0]);
 }
 
 /// Plans as a version of weir with other programs does.

@@ -47,7 +47,11 @@ struct Node {
 
 impl Node {
     fn new(policies: &[(&str, &str)]) -> Node {
-        let program = rules(&text(policies));
+        Node::of(&text(policies))
+    }
+
+    fn of(text: &str) -> Node {
+        let program = rules(text);
         let mut planner = planner();
         planner.plan(&program, &Delta::from(&program));
         let maps = Maps::from_tables(planner.tables());
@@ -251,6 +255,34 @@ fn an_expected_connection_depends_on_its_master() {
     }
 }
 
+/// The exemption of a pod that reaches itself through a service is about the packet's own connection, not
+/// about the one because of which a helper expected it.
+#[test]
+fn an_expected_connection_to_itself_does_not_exempt_its_master() {
+    let admin = "
+adminPolicies:
+- apiVersion: policy.networking.k8s.io/v1alpha2
+  kind: ClusterNetworkPolicy
+  metadata: {name: no-data}
+  spec:
+    tier: Admin
+    priority: 10
+    subject: {namespaces: {}}
+    egress: [{action: Deny, to: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 5000}}}]}]
+";
+    for at in [0, 1] {
+        let data = flow(WEB[at], WEB[at], Protocol::Udp, 5000);
+        let masters = [(DB[at], Allow), (API[at], Deny)];
+        for (server, expected) in masters {
+            let master = Some(flow(WEB[at], server, Protocol::Tcp, 80));
+            let mut node = Node::of(&format!("{}{admin}", text(&WEB_TO_DB)));
+            // A helper expected the connection, and a service translated it.
+            let packet = Packet { status: Some(1 | 1 << 5), master, ..opening(&data, Forward) };
+            assert_eq!(node.meets(&packet), expected, "{server}");
+        }
+    }
+}
+
 #[test]
 fn fragments_and_truncated_packets_are_dropped() {
     let mut node = Node::new(&[]);
@@ -318,7 +350,7 @@ fn an_inherited_connection_stays_cut() {
             let to_db = flow(from[at], DB[at], Protocol::Tcp, port);
             let mut node = Node::new(&DB_FROM_API);
             let (client, server) = ((to_db.from, 40_000), (to_db.to, port));
-            let (key, value) = weir_ebpf::layout::flow_element(client, server, 6, 0, u64::MAX >> 1);
+            let (key, value) = weir_ebpf::layout::flow_element(client, server, 6, 0, u64::MAX);
             node.maps.add_flow(to_db.from.into(), key, value);
             assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), expected);
             assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), expected);

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 mod connections;
+mod foreign;
 mod machine;
 mod names;
 mod packets;

@@ -68,6 +68,9 @@ impl LinuxSurroundings {
                 (Filter::IptablesNft | Filter::IptablesLegacy, Filter::Nftables | Filter::Ebpf) => {
                     replies.extend(open_iptables(rules.filter)?.blocked_replies()?);
                 }
+                (Filter::Ebpf, _) => {
+                    replies.extend(Ebpf::open(Mode::Enforce)?.blocked_replies()?);
+                }
                 // The variants of iptables share their sets.
                 _ => (),
             }
