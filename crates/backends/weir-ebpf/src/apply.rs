@@ -4,7 +4,8 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, Established, Mode, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift, EndingFlows, Established, Mode,
+    TerminateFlows,
 };
 use weir_model::{IpFamily, Protocol};
 use weir_netfilter::{BlockedReply, Tuple};
@@ -13,6 +14,7 @@ use crate::{
     EbpfPlanner, Installed, MapPlan, MapStep, Tables, Write,
     digest::{Digest, digest},
     drift::Comparison,
+    fast_lane::{self, FastLane},
     kernel::{Installation, Kernel, KernelError},
     layout::{CAUSES, CUT_CONNECTIONS, Config, FlowEntry, Identity, MapId, PodEntry, flow_element},
     program,
@@ -36,6 +38,8 @@ pub struct Ebpf {
     /// Whether the maps have elements that this agent did not write. Then new maps replace them.
     has_foreign: bool,
     cut: CutConnections,
+    /// `None` if all packets go the normal way.
+    lane: Option<FastLane>,
 }
 
 /// The connections that changes cut.
@@ -72,7 +76,7 @@ impl Ebpf {
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
         let (comparison, cut) = (Comparison::default(), CutConnections::default());
-        let (current, has_foreign) = (None, false);
+        let (current, has_foreign, lane) = (None, false, None);
         Ok(Ebpf {
             kernel,
             mode,
@@ -83,7 +87,26 @@ impl Ebpf {
             comparison,
             has_foreign,
             cut,
+            lane,
         })
+    }
+
+    /// Lets packets between pods of the node take the fast lane. The calling thread must be the one that
+    /// opened the datapath.
+    pub fn with_fast_lane(self) -> Result<Self, ApplyError> {
+        let lane = FastLane::open().map_err(failed_io("cannot open the fast lane"))?;
+        Ok(Ebpf { lane: Some(lane), ..self })
+    }
+
+    /// Keeps the fast lane equal to the rules and the links of the node, or removes it.
+    fn maintain_lane(&mut self) -> Result<(), ApplyError> {
+        let current = self.current.as_ref().map(|(number, rules)| (*number, &rules.maps));
+        match (&mut self.lane, current) {
+            (Some(lane), Some((number, maps))) => lane.maintain(&self.kernel, number, maps),
+            (Some(_), None) => Ok(()),
+            (None, _) => fast_lane::remove(&self.kernel),
+        }
+        .map_err(failed_io("cannot remove the fast lane"))
     }
 
     /// Sets what happens to connections that a change forbids.
@@ -140,7 +163,8 @@ impl Ebpf {
     fn programs(&self) -> Digest {
         let programs = IpFamily::BOTH.map(|family| {
             let program = program::program(family, self.kernel.features());
-            program.iter().map(ToString::to_string).collect::<Vec<_>>()
+            let all = program.into_iter().chain(program::lane_program(family));
+            all.map(|instruction| instruction.to_string()).collect::<Vec<_>>()
         });
         digest(&programs)
     }
@@ -160,6 +184,11 @@ impl Ebpf {
         self.current = Some((number, installed));
         self.cut.counter = Some(0);
         self.has_foreign = false;
+        if let Some(lane) = &mut self.lane {
+            lane.set_pods(tables);
+        }
+        // Before the old rules end, so that no packet of the lane meets them later.
+        self.maintain_lane()?;
         counted.map_err(failed_io("cannot read counters"))?;
         for orphan in self.orphans.drain(..) {
             orphan.detach().map_err(failed("cannot remove the old programs"))?;
@@ -227,6 +256,9 @@ impl Datapath for Ebpf {
         let is_attached = is_attached.map_err(failed("cannot check the programs"))?;
         let is_intact = numbers.len() == 1 && is_attached == Some(true) && !self.has_foreign;
         self.current = current.map(|one| (number, one));
+        if let Some(lane) = &mut self.lane {
+            lane.set_pods(&tables);
+        }
         self.comparison = Comparison::default();
         self.cut.counter = None;
         self.count_cut().map_err(failed_io("cannot read counters"))?;
@@ -235,7 +267,11 @@ impl Datapath for Ebpf {
 
     fn apply(&mut self, plan: &MapPlan) -> Result<(), ApplyError> {
         let mut writes = Vec::new();
+        let mut has_pods = false;
         for step in &plan.steps {
+            if let (Some(lane), MapStep::Write(write)) = (&mut self.lane, step) {
+                has_pods |= lane.observe(write);
+            }
             if let MapStep::Write(write) = step {
                 writes.push(write);
                 continue;
@@ -247,10 +283,12 @@ impl Datapath for Ebpf {
                 MapStep::Write(_) => (),
             }
         }
-        self.write(&writes)
+        self.write(&writes)?;
+        if has_pods { self.maintain_lane() } else { Ok(()) }
     }
 
     fn drift(&mut self, planner: &EbpfPlanner) -> Result<Drift, ApplyError> {
+        self.maintain_lane()?;
         let Some((number, installation)) = &self.current else { return Ok(Drift::Changed) };
         let numbers = self.kernel.installations().map_err(failed("cannot list the rules"))?;
         if numbers != [*number] || !installation.has_names() {
@@ -283,6 +321,20 @@ impl Datapath for Ebpf {
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<EbpfPlanner>> {
         Some(self)
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics<EbpfPlanner>> {
+        Some(self)
+    }
+}
+
+impl Diagnostics<EbpfPlanner> for Ebpf {
+    fn warnings(&self, _: &EbpfPlanner) -> Vec<String> {
+        self.lane.iter().filter_map(FastLane::warning).collect()
+    }
+
+    fn rule_count(&self) -> Option<usize> {
+        None
     }
 }
 

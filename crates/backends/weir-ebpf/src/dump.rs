@@ -15,6 +15,7 @@ use weir_model::{IpFamily, Protocol};
 use crate::{
     Tables,
     apply::{cut_connections, denied_packets, read_tables},
+    fast_lane::LoadedLane,
     kernel::{Kernel, KernelError, Link},
     layout::{FlowEntry, MapId, MapType},
     sys::{self, Map},
@@ -31,6 +32,8 @@ pub struct Dump {
     pub maps: Vec<LoadedMap>,
     /// The connections that passed, with the time since their last packet.
     pub flows: Vec<(FlowEntry, Duration)>,
+    /// The fast lane, if there is one.
+    pub lane: Option<LoadedLane>,
 }
 
 /// Programs with their maps.
@@ -112,6 +115,7 @@ impl Dump {
             rules: Vec::new(),
             maps: Vec::new(),
             flows: Vec::new(),
+            lane: LoadedLane::read(&kernel).map_err(unreadable)?,
         };
         for number in numbers {
             let Some(maps) = kernel.maps(number) else { continue };
@@ -240,7 +244,7 @@ impl fmt::Display for Dump {
                 }
             }
         }
-        Ok(())
+        self.lane.as_ref().map_or(Ok(()), |lane| lane.fmt(f))
     }
 }
 

@@ -34,6 +34,8 @@ mod digest;
 mod drift;
 #[cfg(target_os = "linux")]
 mod dump;
+#[cfg(target_os = "linux")]
+mod fast_lane;
 mod installed;
 pub mod instruction;
 #[cfg(target_os = "linux")]
@@ -56,6 +58,8 @@ pub use apply::Ebpf;
 pub use digest::Digest;
 #[cfg(target_os = "linux")]
 pub use dump::{Dump, LoadedLink, LoadedMap, LoadedProgram, LoadedRules};
+#[cfg(target_os = "linux")]
+pub use fast_lane::{LoadedLane, LoadedLaneLink};
 pub use installed::Installed;
 #[cfg(target_os = "linux")]
 pub use kernel::is_installed;

@@ -131,6 +131,7 @@ impl Write {
             MapId::Flows(_) | MapId::Denied | MapId::Reports | MapId::Sources(_) | MapId::Links => {
                 return None;
             }
+            MapId::Lane(_) | MapId::LaneSettings => return None,
         })
     }
 

@@ -357,8 +357,8 @@ impl<H: Host> Diagnostics<Planner> for Hcn<H> {
         self.warning.iter().chain(absent).chain(&self.uncleared).cloned().collect()
     }
 
-    fn rule_count(&self) -> usize {
-        self.applied.values().sum()
+    fn rule_count(&self) -> Option<usize> {
+        Some(self.applied.values().sum())
     }
 }
 

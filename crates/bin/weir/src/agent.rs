@@ -100,6 +100,10 @@ pub(crate) struct AgentCommand {
     /// only with `--datapath iptables` [default: auto]
     #[arg(long, value_name = "WHEN", value_enum)]
     accept_forwarded: Option<AcceptForwardedArg>,
+    /// Send packets between pods of this node from link to link, past the node's own network stack;
+    /// only with `--datapath ebpf`, and only while nothing translates addresses of Services
+    #[arg(long)]
+    fast_lane: bool,
     /// The address to serve HTTP on, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = listen::http)]
     http: Http,
@@ -190,6 +194,10 @@ impl AgentCommand {
                 format!("--accept-forwarded is not supported with `--datapath {}`", self.datapath);
             let hint = "leave it out: only `--datapath iptables` has it";
             return Err(Failure::new(what, hint).into());
+        }
+        if self.fast_lane && self.datapath != DatapathKind::Ebpf {
+            let what = format!("--fast-lane is not supported with `--datapath {}`", self.datapath);
+            return Err(Failure::new(what, "leave it out, or use `--datapath ebpf`").into());
         }
         self.check_denied()?;
         if !self.resolvers.is_empty() && !self.supports_names() {
@@ -311,6 +319,12 @@ impl AgentCommand {
             Some(AcceptForwardedArg::Always) => weir_iptables::AcceptForwarded::Always,
             Some(AcceptForwardedArg::Never) => weir_iptables::AcceptForwarded::Never,
         }
+    }
+
+    /// Whether packets between pods of the node skip its network stack.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn has_fast_lane(&self) -> bool {
+        self.fast_lane && !self.cleanup
     }
 
     /// Which senders of denied packets get an answer.

@@ -134,6 +134,7 @@ pub trait Diagnostics<P> {
     /// Conditions that keep rules out of force without being errors.
     fn warnings(&self, planner: &P) -> Vec<String>;
 
-    /// The number of weir's rules on the machine, in the backend's own terms, as last read.
-    fn rule_count(&self) -> usize;
+    /// The number of weir's rules on the machine, in the backend's own terms, as last read; `None` if
+    /// the backend does not count them.
+    fn rule_count(&self) -> Option<usize>;
 }

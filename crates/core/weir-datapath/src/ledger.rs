@@ -192,7 +192,7 @@ impl<D: Datapath> Ledger<D> {
 
     /// The number of rules in the backend's own terms, if the backend counts them.
     pub fn rule_count(&self) -> Option<usize> {
-        self.datapath.diagnostics().map(|them| them.rule_count())
+        self.datapath.diagnostics()?.rule_count()
     }
 
     /// Moves the rejected pods back to `pending`.

@@ -142,7 +142,11 @@ mod tests {
     }
 
     fn links() -> BTreeMap<u32, Link> {
-        let link = |name: &str, kind: &str| Link { name: name.into(), kind: kind.into() };
+        let link = |name: &str, kind: &str| Link {
+            name: name.into(),
+            kind: kind.into(),
+            ..Link::default()
+        };
         let all = [
             (2, link("eth0", "")),
             (3, link("cni0", "bridge")),

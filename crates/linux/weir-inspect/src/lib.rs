@@ -16,10 +16,14 @@ mod bypasses;
 mod filters;
 mod legacy;
 mod node_links;
+mod pod_links;
 mod redirects;
 mod signatures;
+mod translation;
 
 pub use bypasses::{Bypass, PodAddresses, find_bypasses};
 pub use filters::find_policy_rules;
+pub use pod_links::PodLinks;
 pub use redirects::find_redirecting_links;
 pub use signatures::{Filter, Owner, PolicyRules};
+pub use translation::{Translation, TranslationWatch};

@@ -19,6 +19,10 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// The kind of a virtual link, such as `veth`. Empty for a physical one.
     pub(crate) kind: String,
+    /// Whether it is a port of another link, such as a bridge.
+    pub(crate) is_port: bool,
+    /// Whether its other end is in another network namespace.
+    pub(crate) is_remote: bool,
 }
 
 /// The way from the node to an address.
@@ -83,6 +87,23 @@ impl RouteSocket {
         &mut self,
         addresses: impl IntoIterator<Item = IpAddr>,
     ) -> io::Result<BTreeMap<IpAddr, Route>> {
+        self.lookup_routes(addresses, parse_route)
+    }
+
+    /// The links of addresses that have a route of their own, without a gateway.
+    pub(crate) fn own_routes(
+        &mut self,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> io::Result<BTreeMap<IpAddr, u32>> {
+        let routes = self.lookup_routes(addresses, parse_own_route)?;
+        Ok(routes.into_iter().filter_map(|(address, link)| Some((address, link?))).collect())
+    }
+
+    fn lookup_routes<T>(
+        &mut self,
+        addresses: impl IntoIterator<Item = IpAddr>,
+        parse: fn(&Message<'_>) -> io::Result<T>,
+    ) -> io::Result<BTreeMap<IpAddr, T>> {
         let addresses: Vec<IpAddr> = addresses.into_iter().collect();
         let (mut routes, mut buffer) = (BTreeMap::new(), vec![0; BUFFER_BYTES]);
         for chunk in addresses.chunks(REQUESTS_PER_BATCH) {
@@ -102,7 +123,7 @@ impl RouteSocket {
                 for message in Messages::new(received.ok_or(io::ErrorKind::TimedOut)?) {
                     let message = message.map_err(io::Error::other)?;
                     let Some(address) = waiting.remove(&message.sequence) else { continue };
-                    routes.insert(address, parse_route(&message)?);
+                    routes.insert(address, parse(&message)?);
                 }
             }
         }
@@ -193,6 +214,23 @@ fn parse_route(message: &Message<'_>) -> io::Result<Route> {
     })
 }
 
+/// The link of a route to one address. Of several next hops, none is the link of a pod.
+fn parse_own_route(message: &Message<'_>) -> io::Result<Option<u32>> {
+    let Route::Over(link) = parse_route(message)? else { return Ok(None) };
+    let is_whole = match message.payload.get(..2) {
+        Some(&[AF_INET, length]) => length == 32,
+        Some(&[AF_INET6, length]) => length == 128,
+        _ => false,
+    };
+    let indirect = [RTA_GATEWAY, RTA_MULTIPATH, RTA_VIA, RTA_NH_ID];
+    for attribute in message.attributes(RTMSG_LENGTH) {
+        if indirect.contains(&attribute.map_err(io::Error::other)?.kind) {
+            return Ok(None);
+        }
+    }
+    Ok(is_whole.then_some(link))
+}
+
 fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
     let mut link = Link::default();
     for attribute in attributes {
@@ -200,6 +238,8 @@ fn parse_link(attributes: Attributes<'_>) -> Result<Link, Malformed> {
         match attribute.kind {
             // The kernel accepts any bytes.
             IFLA_IFNAME => link.name = attribute.text().unwrap_or("?").to_owned(),
+            IFLA_MASTER => link.is_port = true,
+            IFLA_LINK_NETNSID => link.is_remote = true,
             IFLA_LINKINFO => {
                 for inner in attribute.attributes() {
                     let inner = inner?;
@@ -284,13 +324,18 @@ const IFINFOMSG_LENGTH: usize = 16;
 const RTMSG_LENGTH: usize = 12;
 const NDMSG_LENGTH: usize = 12;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_EXT_MASK: u16 = 29;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
+const RTA_VIA: u16 = 18;
+const RTA_NH_ID: u16 = 30;
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;

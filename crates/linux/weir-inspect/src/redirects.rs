@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn limits_of_bandwidth_are_no_bypass() {
-        let link = |kind: &str| Link { name: kind.into(), kind: kind.into() };
+        let link = |kind: &str| Link { name: kind.into(), kind: kind.into(), ..Link::default() };
         let links = [(7, link("ifb")), (8, link("veth"))].into();
         assert!(!is_bypass(IngressFilter::Redirect(7), &links));
         assert!(is_bypass(IngressFilter::Redirect(8), &links));

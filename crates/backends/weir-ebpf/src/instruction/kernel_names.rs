@@ -13,6 +13,10 @@ pub enum Helper {
     Time = 5,
     /// `bpf_ringbuf_output`
     RingBufferOutput = 130,
+    /// `bpf_redirect_peer`
+    RedirectPeer = 155,
+    /// `bpf_check_mtu`
+    CheckMtu = 163,
 }
 
 /// A function of the kernel that is called by its BTF id.

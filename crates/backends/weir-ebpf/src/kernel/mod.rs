@@ -41,10 +41,11 @@ use numbers::{BTF, KernelNumbers, Linked};
 use crate::{
     Write,
     btf::BtfError,
+    fast_lane,
     instruction::Instruction,
     layout::{MapId, address_key},
     program::{self, Features},
-    sys::{self, Map, RingBuffer},
+    sys::{self, Map, ProgramKind, RingBuffer},
 };
 
 /// Where the BPF file system is mounted.
@@ -169,7 +170,8 @@ impl Kernel {
         installations(&self.root).map_err(failed("read the names of the rules"))
     }
 
-    fn path(&self, number: u32) -> PathBuf {
+    /// The folder of an installation.
+    pub(crate) fn path(&self, number: u32) -> PathBuf {
         self.root.join(format!("rules-{number}"))
     }
 
@@ -251,10 +253,24 @@ impl Kernel {
         program: &[Instruction<MapId>],
         maps: &BTreeMap<MapId, Map>,
     ) -> Result<OwnedFd, KernelError> {
-        let linked = Linked { numbers: self.numbers, maps };
+        self.load_with(ProgramKind::Netfilter, family, program, [maps, &BTreeMap::new()])
+    }
+
+    /// Loads a program that uses the maps of the rules and those of the fast lane.
+    pub(crate) fn load_with(
+        &self,
+        kind: ProgramKind,
+        family: IpFamily,
+        program: &[Instruction<MapId>],
+        [maps, lane]: [&BTreeMap<MapId, Map>; 2],
+    ) -> Result<OwnedFd, KernelError> {
+        let linked = Linked { numbers: self.numbers, maps, lane };
         let code: Vec<u64> = program.iter().flat_map(|one| one.encode(&linked)).collect();
-        let name = format!("weir_{}", family.digit());
-        sys::load_program(&name, &code, program::LICENSE).map_err(|rejected| {
+        let name = match kind {
+            ProgramKind::Netfilter => format!("weir_{}", family.digit()),
+            ProgramKind::LinkIngress => format!("weir_lane{}", family.digit()),
+        };
+        sys::load_program(kind, &name, &code, program::LICENSE).map_err(|rejected| {
             if rejected.error.kind() == io::ErrorKind::PermissionDenied && rejected.log.is_empty() {
                 return KernelError::Permission(rejected.error);
             }
@@ -316,7 +332,10 @@ impl Kernel {
     }
 
     /// Calls a function in the network namespace of this datapath, on a thread of its own.
-    fn in_namespace<T: Send>(&self, call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(crate) fn in_namespace<T: Send>(
+        &self,
+        call: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
         let enter = || {
             // CAP_SYS_ADMIN is needed to enter even the namespace that the thread is in.
             if fs::metadata(NAMESPACE)?.ino() != self.namespace.metadata()?.ino() {
@@ -357,6 +376,7 @@ impl Kernel {
 
     /// Removes everything.
     pub(crate) fn remove(&self) -> Result<(), KernelError> {
+        fast_lane::remove(self).map_err(failed("remove the fast lane"))?;
         for number in self.installations()? {
             self.remove_installation(number)?;
         }
@@ -365,7 +385,7 @@ impl Kernel {
 }
 
 /// Removes a folder of the BPF file system with its objects.
-fn remove_folder(path: &Path) -> Result<(), KernelError> {
+pub(crate) fn remove_folder(path: &Path) -> Result<(), KernelError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(failed("remove names from the BPF file system")(error))

@@ -81,11 +81,16 @@ impl KernelNumbers {
 pub(super) struct Linked<'a> {
     pub(super) numbers: &'a KernelNumbers,
     pub(super) maps: &'a BTreeMap<MapId, Map>,
+    /// The maps of the fast lane, for its programs.
+    pub(super) lane: &'a BTreeMap<MapId, Map>,
 }
 
 impl Resolve<MapId> for Linked<'_> {
     fn map(&self, map: MapId) -> i32 {
-        self.maps.get(&map).map_or(-1, |map| map.as_fd().as_raw_fd())
+        self.maps
+            .get(&map)
+            .or_else(|| self.lane.get(&map))
+            .map_or(-1, |map| map.as_fd().as_raw_fd())
     }
 
     fn kfunc(&self, kfunc: Kfunc) -> i32 {

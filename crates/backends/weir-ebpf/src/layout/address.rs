@@ -76,11 +76,15 @@ pub fn address_key(address: IpAddr) -> Vec<u8> {
 /// The value of an address. Half of it is a check of the address, because a reader can meet the
 /// memory of a deleted element that the kernel has used again.
 pub fn address_value(address: IpAddr, identity: Identity) -> u64 {
+    u64::from(check(address)) << 32 | u64::from(identity.to_number())
+}
+
+/// The check of an address in values.
+pub(super) fn check(address: IpAddr) -> u32 {
     let words = address_key(address);
     let words =
         words.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-    let check = words.fold(0, |check, word| check ^ word);
-    u64::from(check) << 32 | u64::from(identity.to_number())
+    words.fold(0, |check, word| check ^ word)
 }
 
 /// The bytes of a network.

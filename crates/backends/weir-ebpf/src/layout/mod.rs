@@ -5,6 +5,7 @@
 
 mod address;
 mod flow;
+mod lane;
 mod report;
 mod rules;
 
@@ -15,6 +16,7 @@ use weir_model::IpFamily;
 pub(crate) use address::{FORMER, LOCAL};
 pub use address::{Identity, Kind, address_key, address_value, network_key};
 pub use flow::{FlowEntry, flow_element};
+pub use lane::{LaneSettings, lane_value};
 pub use report::Report;
 pub use rules::{
     Config, Decision, DirectionEntry, MAX_KINDS, MAX_LISTS, MAX_TIERS, PodEntry, PortPrefix,
@@ -50,6 +52,10 @@ pub enum MapId {
     Sources(IpFamily),
     /// The number of new sources of a link.
     Links,
+    /// The link to each pod in the fast lane.
+    Lane(IpFamily),
+    /// The settings of the fast lane.
+    LaneSettings,
 }
 
 /// The number of denied packets is kept for each of these causes: ingress, egress and replies.
@@ -87,7 +93,7 @@ pub const MAX_PODS: u32 = 1 << 14;
 pub const MAX_FLOWS: u32 = 1 << 17;
 
 impl MapId {
-    /// All maps.
+    /// All maps of the rules.
     pub const ALL: [MapId; 17] = [
         MapId::Config,
         MapId::Addresses(IpFamily::V4),
@@ -108,6 +114,10 @@ impl MapId {
         MapId::Links,
     ];
 
+    /// The maps that exist only with the fast lane. They outlive a replacement of the rules.
+    pub const LANE: [MapId; 3] =
+        [MapId::Lane(IpFamily::V4), MapId::Lane(IpFamily::V6), MapId::LaneSettings];
+
     /// The declaration of the map for a capacity of addresses, decisions and port ranges.
     pub fn declaration(self, capacity: u32) -> Declaration {
         let (map_type, key_size, value_size, max_entries) = match self {
@@ -127,6 +137,8 @@ impl MapId {
                 (MapType::LruHash, address_bytes(family), 8, Report::MAX_SOURCES)
             }
             MapId::Links => (MapType::LruHash, 4, 8, Report::MAX_LINKS),
+            MapId::Lane(family) => (MapType::Hash, address_bytes(family), 8, MAX_PODS),
+            MapId::LaneSettings => (MapType::Array, 4, LaneSettings::BYTES, 1),
         };
         Declaration { map_type, key_size, value_size, max_entries }
     }
@@ -135,7 +147,13 @@ impl MapId {
     pub(crate) fn is_table(self) -> bool {
         !matches!(
             self,
-            MapId::Flows(_) | MapId::Denied | MapId::Reports | MapId::Sources(_) | MapId::Links
+            MapId::Flows(_)
+                | MapId::Denied
+                | MapId::Reports
+                | MapId::Sources(_)
+                | MapId::Links
+                | MapId::Lane(_)
+                | MapId::LaneSettings
         )
     }
 
@@ -161,6 +179,8 @@ impl fmt::Display for MapId {
             MapId::Reports => f.write_str("reports"),
             MapId::Sources(family) => write!(f, "sources{}", family.digit()),
             MapId::Links => f.write_str("links"),
+            MapId::Lane(family) => write!(f, "lane{}", family.digit()),
+            MapId::LaneSettings => f.write_str("lane_settings"),
         }
     }
 }

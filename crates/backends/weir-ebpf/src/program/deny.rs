@@ -49,7 +49,11 @@ impl Main<'_> {
         self.remember();
         self.asm.jump(self.accept);
         self.asm.place(drop);
-        self.asm.set(R0, NF_DROP);
+        let verdict = match self.site {
+            Site::Netfilter => NF_DROP,
+            Site::Lane => LANE_DROP,
+        };
+        self.asm.set(R0, verdict);
         self.asm.exit();
     }
 
@@ -72,7 +76,10 @@ impl Main<'_> {
         // A sender of false addresses has many sources, but one link.
         let asm = &mut *self.asm;
         asm.place(new_source);
-        asm.load_field(Word, R1, R6, Field::InputLink);
+        match self.site {
+            Site::Netfilter => asm.load_field(Word, R1, R6, Field::InputLink),
+            Site::Lane => asm.load(Word, R1, R6, lane::context::LINK),
+        }
         asm.store(Word, R10, LINK, R1);
         asm.map(R1, MapId::Links);
         asm.stack(R2, LINK);

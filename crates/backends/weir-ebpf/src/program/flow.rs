@@ -228,21 +228,24 @@ impl Main<'_> {
         self.asm.store_constant(Word, R10, QUERY + query::EPOCH, -1);
         self.asm.store_constant(Half, R10, QUERY + query::ESTABLISHED, 0);
         self.asm.store_constant(Double, R10, CAUSE, 0);
-        self.asm.load(Word, R1, R10, FLAGS);
-        let not_related = self.asm.label();
-        self.asm.jump_if(Shares, R1, RELATED, restored);
-        self.asm.jump(not_related);
-        // An error about an unknown connection is a packet by itself.
-        self.asm.place(restored);
-        self.swap_inner();
-        let number = match self.family {
-            IpFamily::V4 => PROTO_ICMP,
-            IpFamily::V6 => PROTO_ICMPV6,
-        };
-        self.asm.store_constant(Word, R10, PROTOCOL, number);
-        self.asm.store_constant(Word, R10, SOURCE_PORT, 0);
-        self.asm.store_constant(Word, R10, FLAGS, ALONE);
-        self.asm.place(not_related);
+        // The fast lane has no errors.
+        if self.site == Site::Netfilter {
+            self.asm.load(Word, R1, R10, FLAGS);
+            let not_related = self.asm.label();
+            self.asm.jump_if(Shares, R1, RELATED, restored);
+            self.asm.jump(not_related);
+            // An error about an unknown connection is a packet by itself.
+            self.asm.place(restored);
+            self.swap_inner();
+            let number = match self.family {
+                IpFamily::V4 => PROTO_ICMP,
+                IpFamily::V6 => PROTO_ICMPV6,
+            };
+            self.asm.store_constant(Word, R10, PROTOCOL, number);
+            self.asm.store_constant(Word, R10, SOURCE_PORT, 0);
+            self.asm.store_constant(Word, R10, FLAGS, ALONE);
+            self.asm.place(not_related);
+        }
         self.asm.load(Word, R1, R10, FLAGS);
         self.asm.and(R1, SYN | TCP);
         self.asm.jump_if(Equal, R1, TCP, middle);

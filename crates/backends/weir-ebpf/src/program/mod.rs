@@ -20,6 +20,7 @@ mod expected;
 mod flow;
 mod group;
 mod judge;
+mod lane;
 mod parse;
 mod query;
 
@@ -168,6 +169,17 @@ pub struct Features {
     pub conntrack: bool,
 }
 
+pub use lane::{LANE_DROP, LANE_NEXT, LANE_REDIRECT, context, lane_program};
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Site {
+    /// At a hook of netfilter.
+    Netfilter,
+    /// Where a link receives packets, in the fast lane.
+    Lane,
+}
+
 /// The program for a family.
 pub fn program(family: IpFamily, features: Features) -> Vec<Instruction<MapId>> {
     let mut asm = Assembler::new();
@@ -179,6 +191,7 @@ pub fn program(family: IpFamily, features: Features) -> Vec<Instruction<MapId>> 
         judge,
         family,
         features,
+        site: Site::Netfilter,
         asm: &mut asm,
     };
     main.emit();
@@ -199,6 +212,7 @@ struct Main<'a> {
     asm: &'a mut Assembler<MapId>,
     family: IpFamily,
     features: Features,
+    site: Site,
     judge: Label,
     accept: Label,
     /// The rules deny the packet. `R0` is their result.

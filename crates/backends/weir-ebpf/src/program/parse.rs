@@ -101,6 +101,19 @@ impl Main<'_> {
         asm.place(tcp);
         asm.set(R2, R8);
         self.copy(16, self.fail);
+        self.read_tcp(parsed);
+
+        self.asm.place(ports);
+        self.asm.set(R2, R8);
+        self.copy(8, self.fail);
+        self.copy_ports(parsed);
+
+        self.asm.place(icmp);
+        self.parse_icmp(parsed);
+    }
+
+    /// Reads the TCP header at `R0`.
+    pub(super) fn read_tcp(&mut self, parsed: Label) {
         let asm = &mut *self.asm;
         let (copy, no_reset) = (asm.label(), asm.label());
         asm.set(R2, TCP);
@@ -122,14 +135,6 @@ impl Main<'_> {
         asm.or(R1, R2);
         asm.store(Word, R10, FLAGS, R1);
         self.copy_ports(parsed);
-
-        self.asm.place(ports);
-        self.asm.set(R2, R8);
-        self.copy(8, self.fail);
-        self.copy_ports(parsed);
-
-        self.asm.place(icmp);
-        self.parse_icmp(parsed);
     }
 
     pub(super) fn copy_ports(&mut self, parsed: Label) {

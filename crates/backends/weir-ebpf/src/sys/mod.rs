@@ -24,10 +24,13 @@ const OBJ_PIN: u32 = 6;
 const OBJ_GET: u32 = 7;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
 const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
 const LINK_DETACH: u32 = 34;
 
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_NETFILTER: u32 = 32;
 const BPF_NETFILTER: u32 = 45;
+const BPF_TCX_INGRESS: u32 = 46;
 const BPF_F_NETFILTER_IP_DEFRAG: u32 = 1;
 /// `SO_NETNS_COOKIE`, which identifies a network namespace until the machine restarts.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -128,8 +131,28 @@ pub(crate) struct ProgramError {
 /// The length of the verifier's log.
 const LOG_BYTES: usize = 1 << 20;
 
-/// Loads a netfilter program.
+/// Where a program can be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramKind {
+    /// At a hook of netfilter.
+    Netfilter,
+    /// Where a link receives packets.
+    LinkIngress,
+}
+
+impl ProgramKind {
+    /// The types of the program and of its link.
+    fn types(self) -> (u32, u32) {
+        match self {
+            ProgramKind::Netfilter => (BPF_PROG_TYPE_NETFILTER, BPF_NETFILTER),
+            ProgramKind::LinkIngress => (BPF_PROG_TYPE_SCHED_CLS, BPF_TCX_INGRESS),
+        }
+    }
+}
+
+/// Loads a program.
 pub(crate) fn load_program(
+    kind: ProgramKind,
     text: &str,
     instructions: &[u64],
     license: &str,
@@ -138,14 +161,15 @@ pub(crate) fn load_program(
     let license = CString::new(license).map_err(|error| failed(error.into()))?;
     let count = u32::try_from(instructions.len())
         .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
+    let (program_type, attach_type) = kind.types();
     let attributes = || {
         Attributes::new()
-            .word(0, BPF_PROG_TYPE_NETFILTER)
+            .word(0, program_type)
             .word(4, count)
             .pointer(8, instructions.as_ptr())
             .pointer(16, license.as_ptr())
             .bytes(48, &name(text))
-            .word(68, BPF_NETFILTER)
+            .word(68, attach_type)
     };
     // SAFETY: the instructions are as many as stated, and the licence ends with a zero.
     let error = match unsafe { attributes().call(PROG_LOAD) } {
@@ -181,6 +205,19 @@ pub(crate) fn attach(
         .word(28, BPF_F_NETFILTER_IP_DEFRAG);
     // SAFETY: there are no pointers.
     unsafe { attributes.call(LINK_CREATE) }.map(owned)
+}
+
+/// Runs a program where a link of the calling thread's network namespace receives packets.
+pub(crate) fn attach_to_link(program: BorrowedFd<'_>, index: u32) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().fd(0, program).word(4, index).word(8, BPF_TCX_INGRESS);
+    // SAFETY: there are no pointers.
+    unsafe { attributes.call(LINK_CREATE) }.map(owned)
+}
+
+/// Replaces the program of a link at once.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: there are no pointers.
+    unsafe { Attributes::new().fd(0, link).fd(4, program).call(LINK_UPDATE) }.map(drop)
 }
 
 /// Stops the program of a link, even if another process still has the link open.

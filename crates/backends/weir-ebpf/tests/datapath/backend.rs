@@ -12,7 +12,7 @@ use weir_ebpf::{Ebpf, EbpfReports};
 use weir_nft::Nft;
 use weir_trials::{Backend, Rejects, ReportReader};
 
-use crate::{disturb, own};
+use crate::{disturb, fast_lane, own};
 
 /// The eBPF backend for the shared trials.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,7 @@ pub(crate) fn main() -> ExitCode {
     weir_trials::main_with_bpf(|| {
         let all = weir_trials::trials("ebpf", EbpfPrograms).into_iter();
         let all = all.chain(own::trials());
-        all.chain(weir_trials::reject_trials("ebpf", EbpfPrograms)).collect()
+        let all = all.chain(weir_trials::reject_trials("ebpf", EbpfPrograms));
+        all.chain(fast_lane::trials()).collect()
     })
 }

@@ -10,6 +10,8 @@ mod backend;
 #[cfg(target_os = "linux")]
 mod disturb;
 #[cfg(target_os = "linux")]
+mod fast_lane;
+#[cfg(target_os = "linux")]
 mod own;
 
 #[cfg(target_os = "linux")]

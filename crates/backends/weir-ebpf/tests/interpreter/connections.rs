@@ -17,10 +17,10 @@ use HookPoint::{Forward, Input, Output};
 use Verdict::{Allow, Deny};
 
 /// A second in nanoseconds.
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// `web` may connect to nothing but `db`, and `db` accepts `web` only. Nothing may connect to `web`.
-const WEB_TO_DB: [(&str, &str); 2] = [
+pub(crate) const WEB_TO_DB: [(&str, &str); 2] = [
     (
         "web",
         "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
@@ -39,14 +39,14 @@ fn text(policies: &[(&str, &str)]) -> String {
 }
 
 /// A node with rules, which packets pass one after the other.
-struct Node {
-    planner: weir_ebpf::EbpfPlanner,
-    maps: Maps,
-    time: u64,
+pub(crate) struct Node {
+    pub(crate) planner: weir_ebpf::EbpfPlanner,
+    pub(crate) maps: Maps,
+    pub(crate) time: u64,
 }
 
 impl Node {
-    fn new(policies: &[(&str, &str)]) -> Node {
+    pub(crate) fn new(policies: &[(&str, &str)]) -> Node {
         Node::of(&text(policies))
     }
 
@@ -58,11 +58,11 @@ impl Node {
         Node { planner, maps, time: 1000 * SECOND }
     }
 
-    fn meets(&mut self, packet: &Packet) -> Verdict {
+    pub(crate) fn meets(&mut self, packet: &Packet) -> Verdict {
         run(&programs(), &mut self.maps, packet, self.time)
     }
 
-    fn change(&mut self, policies: &[(&str, &str)]) {
+    pub(crate) fn change(&mut self, policies: &[(&str, &str)]) {
         let program = rules(&text(policies));
         let plan = self.planner.plan(&program, &Delta::from(&program));
         for step in plan.steps {
@@ -73,9 +73,9 @@ impl Node {
     }
 }
 
-const WEB: [&str; 2] = ["10.0.0.2", "fd00::2"];
-const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
-const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
+pub(crate) const WEB: [&str; 2] = ["10.0.0.2", "fd00::2"];
+pub(crate) const DB: [&str; 2] = ["10.0.0.3", "fd00::3"];
+pub(crate) const API: [&str; 2] = ["10.0.0.1", "fd00::1"];
 const NODE: [&str; 2] = ["192.168.0.1", "fd01::1"];
 
 #[test]
@@ -116,7 +116,7 @@ fn a_connection_from_the_middle_passes_if_an_end_may_begin_it() {
 }
 
 /// `db` accepts `api` only, and may connect to all.
-const DB_FROM_API: [(&str, &str); 1] = [(
+pub(crate) const DB_FROM_API: [(&str, &str); 1] = [(
     "db",
     "podSelector: {matchLabels: {app: db}},
      ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]",

@@ -7,7 +7,10 @@ use weir_ebpf::{
     instruction::{
         Comparison, Field, Helper, Instruction, Kfunc, Operand, Operator, Register, Width,
     },
-    layout::{CUT_CONNECTIONS, MapId, MapType, Report},
+    layout::{
+        CUT_CONNECTIONS, LaneSettings, MapId, MapType, Report, address_key, lane_value,
+    },
+    program::{LANE_REDIRECT, context},
 };
 use weir_model::{Flow, IpFamily};
 
@@ -83,6 +86,23 @@ pub(crate) struct Packet {
     pub(crate) paged: u32,
 }
 
+/// A packet that a link receives.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) packet: Packet,
+    pub(crate) link: u32,
+    pub(crate) packet_type: u32,
+    pub(crate) vlan: u32,
+}
+
+/// The length of the Ethernet header.
+const ETHERNET: usize = 14;
+
+/// All maps, in the order of their numbers.
+fn maps() -> impl Iterator<Item = MapId> {
+    MapId::ALL.into_iter().chain(MapId::LANE)
+}
+
 /// One run of a program. Addresses are the number of a region and an offset.
 pub(crate) struct Run<'a> {
     program: &'a [Instruction<MapId>],
@@ -95,6 +115,11 @@ pub(crate) struct Run<'a> {
     time: u64,
     /// The writes that another program makes when the packet has made this many lookups.
     later: Option<(usize, &'a [Write])>,
+    /// The region of the context of a frame.
+    frame: Option<usize>,
+    /// The links that exist, and the one that the packet was sent into.
+    links: Vec<u32>,
+    pub(crate) redirected: Option<u32>,
     pub(crate) lookups: usize,
     pub(crate) reports: Vec<Report>,
 }
@@ -110,6 +135,9 @@ impl<'a> Run<'a> {
             packet: 0,
             time,
             later: None,
+            frame: None,
+            links: Vec::new(),
+            redirected: None,
             lookups: 0,
             reports: Vec::new(),
         }
@@ -185,6 +213,42 @@ impl<'a> Run<'a> {
         self.run()
     }
 
+    /// Runs the program of the fast lane on a frame, on a node with these links.
+    pub(crate) fn lane_verdict(&mut self, frame: &Frame, links: &[u32]) -> i32 {
+        self.links = links.to_vec();
+        let bytes = [&[0; ETHERNET][..], &frame.packet.bytes].concat();
+        self.packet = (self.region(bytes) >> 32) as usize;
+        let mut context_bytes = vec![0xaa; context::DATA_END as usize + 4];
+        let protocol: [u8; 2] = match frame.packet.bytes.first().map(|byte| byte >> 4) {
+            Some(6) => [0x86, 0xdd],
+            _ => [0x08, 0x00],
+        };
+        for (member, value) in [
+            (context::PACKET_TYPE, frame.packet_type),
+            (context::PROTOCOL, u16::from_ne_bytes(protocol).into()),
+            (context::VLAN, frame.vlan),
+            (context::LINK, frame.link),
+        ] {
+            let member = member as usize;
+            context_bytes[member..member + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        self.registers[1] = self.region(context_bytes);
+        self.frame = Some((self.registers[1] >> 32) as usize);
+        self.run() as i32
+    }
+
+    /// What the kernel loads instead of the members of the context that are addresses.
+    fn load_context(&self, address: u64) -> Option<u64> {
+        let (region, offset) = Self::place(address);
+        let start = (self.packet as u64) << 32;
+        match i16::try_from(offset).ok()? {
+            _ if self.frame != Some(region) => None,
+            context::DATA => Some(start),
+            context::DATA_END => Some(start + self.regions[self.packet].len() as u64),
+            _ => None,
+        }
+    }
+
     /// A connection of conntrack with the fields that a master has.
     fn master(&mut self, flow: &Flow) -> u64 {
         let address = |address: IpAddr| match address {
@@ -234,7 +298,9 @@ impl<'a> Run<'a> {
                 }
                 Instruction::Load(width, to, base, offset) => {
                     let address = self.registers[base as usize].wrapping_add_signed(offset.into());
-                    self.registers[to as usize] = self.load(address, width);
+                    let value = self.load_context(address);
+                    let value = value.unwrap_or_else(|| self.load(address, width));
+                    self.registers[to as usize] = value;
                 }
                 Instruction::LoadField(width, to, base, field) => {
                     let offset = match field {
@@ -261,7 +327,7 @@ impl<'a> Run<'a> {
                     self.store(address, width, i64::from(constant) as u64);
                 }
                 Instruction::Map(to, map) => {
-                    let number = MapId::ALL.iter().position(|one| *one == map).unwrap();
+                    let number = maps().position(|one| one == map).unwrap();
                     self.registers[to as usize] = number as u64;
                 }
                 Instruction::MapValue(to, map) => {
@@ -328,7 +394,7 @@ impl<'a> Run<'a> {
                     writes.iter().for_each(|write| self.maps.write(write));
                 }
                 self.lookups += 1;
-                let map = MapId::ALL[map as usize];
+                let map = maps().nth(map as usize).unwrap();
                 let key = self.bytes(key, map.declaration(1).key_size as usize).to_vec();
                 match self.maps.lookup(map, &key) {
                     None => 0,
@@ -340,12 +406,20 @@ impl<'a> Run<'a> {
                 }
             }
             Helper::MapUpdate => {
-                let map = MapId::ALL[map as usize];
+                let map = maps().nth(map as usize).unwrap();
                 let declaration = map.declaration(1);
                 let key = self.bytes(key, declaration.key_size as usize).to_vec();
                 let value = self.bytes(value, declaration.value_size as usize).to_vec();
                 self.maps.0.entry(map).or_default().insert(key, value);
                 0
+            }
+            Helper::CheckMtu => {
+                let exists = self.links.contains(&(self.registers[2] as u32));
+                if exists { 0 } else { -19_i64 as u64 }
+            }
+            Helper::RedirectPeer => {
+                self.redirected = Some(self.registers[1] as u32);
+                LANE_REDIRECT as u64
             }
             Helper::RingBufferOutput => {
                 let report = Report::from_bytes(self.bytes(key, value as usize));
@@ -374,6 +448,18 @@ impl Maps {
     /// Adds a connection.
     pub(crate) fn add_flow(&mut self, family: IpFamily, key: Vec<u8>, value: Vec<u8>) {
         self.0.entry(MapId::Flows(family)).or_default().insert(key, value);
+    }
+
+    /// Adds an address to the fast lane.
+    pub(crate) fn add_to_lane(&mut self, address: IpAddr, link: u32) {
+        let value = lane_value(address, link).to_ne_bytes().to_vec();
+        self.0.entry(MapId::Lane(address.into())).or_default().insert(address_key(address), value);
+    }
+
+    /// Changes the settings of the fast lane.
+    pub(crate) fn set_lane(&mut self, settings: &LaneSettings) {
+        let (key, value) = (vec![0; 4], settings.to_bytes());
+        self.0.entry(MapId::LaneSettings).or_default().insert(key, value);
     }
 
     /// Takes the connections of other maps over.

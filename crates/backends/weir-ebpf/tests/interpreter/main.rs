@@ -7,6 +7,7 @@
 
 mod connections;
 mod foreign;
+mod lane;
 mod machine;
 mod names;
 mod packets;

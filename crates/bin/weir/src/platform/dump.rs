@@ -4,7 +4,8 @@ use std::{io::Write, time::Duration};
 
 use serde_json::{Value, json};
 use weir_ebpf::{
-    Dump, LoadedLink, LoadedMap, LoadedProgram, LoadedRules, Tables, layout::FlowEntry,
+    Dump, LoadedLane, LoadedLaneLink, LoadedLink, LoadedMap, LoadedProgram, LoadedRules, Tables,
+    layout::FlowEntry,
 };
 
 use crate::{
@@ -47,7 +48,19 @@ fn to_json(dump: &Dump, connections: Option<&[(FlowEntry, Duration)]>) -> Value 
         "folder": dump.folder.display().to_string(),
         "maps": dump.maps.iter().map(map_json).collect::<Vec<_>>(),
         "rules": dump.rules.iter().map(rules_json).collect::<Vec<_>>(),
+        "fastLane": dump.lane.as_ref().map(lane_json),
         "connections": connections.map(|all| all.iter().map(flow_json).collect::<Vec<_>>()),
+    })
+}
+
+fn lane_json(lane: &LoadedLane) -> Value {
+    let link = |LoadedLaneLink { name, id, program, index }: &LoadedLaneLink| json!({"name": name, "id": id, "program": program, "interface": index});
+    let address =
+        |(address, link): &(std::net::IpAddr, u32)| json!({"address": address, "interface": link});
+    json!({
+        "links": lane.links.iter().map(link).collect::<Vec<_>>(),
+        "addresses": lane.addresses.iter().map(address).collect::<Vec<_>>(),
+        "tunnels": lane.tunnels,
     })
 }
 

@@ -79,8 +79,8 @@ pub(crate) trait Open: Datapath + Send + Sized {
     }
 
     /// Applies the options of the agent that only this datapath has.
-    fn configure(self, _agent: &AgentCommand) -> Self {
-        self
+    fn configure(self, _agent: &AgentCommand) -> Result<Self, ApplyError> {
+        Ok(self)
     }
 }
 
@@ -124,8 +124,8 @@ impl Open for Iptables {
         self.with_rejection(rejection)
     }
 
-    fn configure(self, agent: &AgentCommand) -> Self {
-        self.with_accept_forwarded(agent.accept_forwarded())
+    fn configure(self, agent: &AgentCommand) -> Result<Self, ApplyError> {
+        Ok(self.with_accept_forwarded(agent.accept_forwarded()))
     }
 }
 
@@ -157,8 +157,10 @@ impl Open for GuardedEbpf {
         DropReports::From(Box::new(GuardedReports::new(rejection)))
     }
 
-    fn configure(self, agent: &AgentCommand) -> Self {
-        Guarded { policies: self.policies.with_established(agent.established()), ..self }
+    fn configure(self, agent: &AgentCommand) -> Result<Self, ApplyError> {
+        let policies = self.policies.with_established(agent.established());
+        let policies = if agent.has_fast_lane() { policies.with_fast_lane()? } else { policies };
+        Ok(Guarded { policies, ..self })
     }
 }
 
@@ -176,7 +178,8 @@ const fn packet_filter<D: Open>() -> PacketFilter {
 fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let mut options = agent.options()?;
     let failed = |error| Failure::new(error, D::HINT);
-    let datapath = D::open_with(options.mode).map_err(failed)?.configure(agent);
+    let datapath = D::open_with(options.mode).and_then(|datapath| datapath.configure(agent));
+    let datapath = datapath.map_err(failed)?;
     let datapath = datapath.answer(options.rejection.clone());
     let surroundings = LinuxSurroundings { own: datapath.filter(), mode: options.mode };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
