@@ -19,15 +19,17 @@ pub(crate) fn write(report: &DatapathReport) -> Result<()> {
             .with_context(|| format!("{} has no marks for `{name}`", page.display()))?;
     }
     save(&page, &text)?;
-    if !report.has_packets() {
-        return Ok(());
-    }
     let plots = docs.join("img");
     fs::create_dir_all(&plots).with_context(|| cannot("create", &plots))?;
     for (name, operation) in
         [("connections.svg", Operation::Connection), ("datagrams.svg", Operation::OneWay)]
     {
-        save(&plots.join(name), &report.plot(operation))?;
+        if report.has_packets() {
+            save(&plots.join(name), &report.plot(operation))?;
+        }
+        if !report.ebpf.is_empty() {
+            save(&plots.join(format!("ebpf-{name}")), &report.ebpf.plot(operation))?;
+        }
     }
     Ok(())
 }
@@ -82,7 +84,16 @@ mod tests {
     fn the_page_has_marks_for_every_table() {
         let page = root().join("docs/performance.md");
         let text = fs::read_to_string(page).expect("docs/performance.md exists");
-        for name in ["packets", "objects", "control", "policies", "hostile"] {
+        for name in [
+            "packets",
+            "objects",
+            "control",
+            "policies",
+            "hostile",
+            "ebpf-goals",
+            "ebpf-packets",
+            "ebpf-changes",
+        ] {
             assert!(replace(&text, name, "").is_some(), "{name}");
         }
     }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use weir_datapath::Mode;
 use weir_ebpf::Ebpf;
 use weir_iptables::{Iptables, Variant};
@@ -76,6 +76,15 @@ pub(crate) fn iptables(variant: Variant) -> Result<Iptables> {
 /// The eBPF backend in the namespace of this thread.
 pub(crate) fn ebpf() -> Result<Ebpf> {
     Ok(Ebpf::open(Mode::Enforce)?)
+}
+
+/// Enforces a program by eBPF with the fast lane.
+pub(crate) fn enforce_in_lane(program: &Program) -> Result<()> {
+    let mut node = BenchAgent::open(ebpf()?.with_fast_lane()?);
+    node.load(program)?;
+    let warnings = node.warnings();
+    ensure!(warnings.is_empty(), "{}", warnings.join("; "));
+    Ok(())
 }
 
 /// The program that loads IPv4 rules.

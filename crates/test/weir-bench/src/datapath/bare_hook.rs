@@ -1,6 +1,6 @@
 //! A program that accepts every packet where the node forwards: no program costs less.
 
-#![allow(unsafe_code, reason = "the baseline of weir-ebpf calls bpf(2) by itself")]
+#![allow(unsafe_code, reason = "the baselines of weir-ebpf call bpf(2) by themselves")]
 
 use std::{ffi::CStr, io, mem};
 

@@ -56,6 +56,14 @@ impl PolicyLoad {
         compiled(self.changes())
     }
 
+    /// The same with the client as a pod of the node, which no policy selects.
+    pub(crate) fn program_with_local_client(self) -> Program {
+        let client = client();
+        let team = team(self.policies - 1);
+        let local = pod(format!("peer-{client}"), team, client, NODE);
+        compiled(self.changes().chain([Change::Put(Object::Pod(local))]))
+    }
+
     /// All objects as changes from a source.
     pub(crate) fn changes(self) -> impl Iterator<Item = Change> {
         self.objects().map(Change::Put)

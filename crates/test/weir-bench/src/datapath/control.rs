@@ -10,6 +10,7 @@ use weir_model::Change;
 
 use super::{
     backend::{ebpf, nftables},
+    bare_bpf::BareMap,
     churn,
     cluster::{AdminRuleLoad, PolicyLoad, TenantLoad},
     cut, ipset,
@@ -34,16 +35,20 @@ const SINGLES_BY_PROGRAM: usize = 5;
 
 /// The baseline of the comparison.
 pub(super) const BARE: &str = "bare netlink";
+/// The same for eBPF.
+const BARE_BPF: &str = "bare bpf(2)";
 /// weir with eBPF. Without more words, weir is measured with nftables, or with iptables for ipset.
-const EBPF: &str = "weir, ebpf";
+pub(super) const EBPF: &str = "weir, ebpf";
 
 /// One measured figure.
 pub(crate) struct ChangeCost {
+    /// The task, if it is one of those that are measured in rounds.
+    pub(super) task: Option<Task>,
     pub(crate) what: String,
     pub(crate) how: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) spread: Spread,
-    /// The same as a multiple of bare netlink in the same round.
+    /// The same as a multiple of bare netlink, or of bare bpf(2) for eBPF, in the same round.
     pub(crate) times_bare: Option<Spread>,
 }
 
@@ -51,7 +56,7 @@ impl ChangeCost {
     pub(crate) fn json(&self) -> Value {
         json!({
             "what": self.what, "how": self.how, "unit": self.unit, "value": self.spread.json(),
-            "times_bare_netlink": self.times_bare.as_ref().map(Spread::json),
+            "times_bare": self.times_bare.as_ref().map(Spread::json),
         })
     }
 }
@@ -89,30 +94,64 @@ impl Size {
 }
 
 /// Measures all tasks in rounds, and continuous changes once.
-pub(crate) fn measure(rounds: usize, quick: bool, has_ebpf: bool) -> Result<Vec<ChangeCost>> {
+pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let size = Size::new(quick);
     let mut times = Times::default();
-    let mut cuts = cut::Cuts::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
         for work in [first_load_and_members, one_in_rules, read_back, weir, one_in_ipset] {
             times.0.extend(in_new_lab(|| work(size))?);
         }
-        if has_ebpf {
-            times.0.extend(in_new_lab(|| by_ebpf(size))?);
-        }
-        cuts.round(size.members, has_ebpf)?;
     }
     eprintln!("continuous pod changes for {} s", size.churn.as_secs());
     let mut rows = times.rows(size);
-    rows.extend(cuts.rows(size.members));
     rows.extend(rows_of(&in_new_lab(|| churn::run(size.cluster(), size.churn))?, size));
     Ok(rows)
 }
 
+/// Measures the tasks that eBPF is meant for, by eBPF and by nftables, and the termination of many
+/// connections and of few.
+pub(crate) fn measure_ebpf(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
+    let size = Size::new(quick);
+    let mut times = Times::default();
+    let connections = [size.members / 100, size.members];
+    let mut cuts = connections.map(|_| cut::Cuts::default());
+    for round in 0..rounds {
+        eprintln!("round {}: changes by eBPF, sets of {} members", round + 1, size.members);
+        for work in [bare_bpf, one_in_rules, weir, by_ebpf] {
+            times.0.extend(in_new_lab(|| work(size))?);
+        }
+        for (cuts, connections) in cuts.iter_mut().zip(connections) {
+            cuts.round(connections)?;
+        }
+    }
+    let mut rows = times.rows(size);
+    for (cuts, connections) in cuts.iter().zip(connections) {
+        rows.extend(cuts.rows(connections));
+    }
+    Ok(rows)
+}
+
+/// One element of a map that has as many as the cluster has peers.
+fn bare_bpf(size: Size) -> Result<Vec<Time>> {
+    let map = BareMap::create(size.members + 1)?;
+    (0..size.members).try_for_each(|number| map.set(member(number)))?;
+    let newcomer = member(size.members);
+    let one = || {
+        timed(SINGLES, |edit| match edit {
+            SetChange::Add => map.set(newcomer),
+            SetChange::Remove => map.delete(newcomer),
+        })
+    };
+    let all = [Task::One, Task::OneOfRuled].into_iter();
+    let medians = all.map(|task| Ok((task, BARE_BPF, median(one()?))));
+    let mean_here = Ok((Task::OneHere, BARE_BPF, mean(&one()?)));
+    medians.chain([mean_here]).collect()
+}
+
 /// A measured task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+pub(super) enum Task {
     Load,
     One,
     OneOfRuled,
@@ -171,17 +210,22 @@ impl Times {
     fn rows(&self, size: Size) -> Vec<ChangeCost> {
         let row = |(task, how): (Task, &'static str)| {
             let (unit, per_second) = task.unit();
-            let (times, bare) = (self.values_of(task, how), self.values_of(task, BARE));
+            // Each backend is compared with the system call that it uses.
+            let baseline = if how == EBPF { BARE_BPF } else { BARE };
+            let (times, bare) = (self.values_of(task, how), self.values_of(task, baseline));
             let ratios = times.iter().zip(&bare).map(|(time, bare)| time / bare).collect();
             ChangeCost {
+                task: Some(task),
                 what: task.what(size),
                 how,
                 unit,
                 spread: Spread::from_values(times.iter().map(|time| time * per_second).collect()),
-                times_bare: (how != BARE && !bare.is_empty()).then(|| Spread::from_values(ratios)),
+                times_bare: (![BARE, BARE_BPF].contains(&how) && !bare.is_empty())
+                    .then(|| Spread::from_values(ratios)),
             }
         };
-        let hows = ["weir", EBPF, BARE, "bare netlink, one transaction", "nft -f", "ipset"];
+        let hows =
+            ["weir", EBPF, BARE_BPF, BARE, "bare netlink, one transaction", "nft -f", "ipset"];
         let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
         all.filter(|(task, how)| !self.values_of(*task, how).is_empty()).map(row).collect()
     }
@@ -356,6 +400,7 @@ fn one_in_ipset(size: Size) -> Result<Vec<Time>> {
 fn rows_of(churn: &churn::Churn, size: Size) -> [ChangeCost; 3] {
     let what = format!("1000 pod events a second for {} s", size.churn.as_secs());
     let row = |what: String, unit, value: f64| ChangeCost {
+        task: None,
         what,
         how: "weir",
         unit,

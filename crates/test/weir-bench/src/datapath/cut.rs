@@ -44,13 +44,11 @@ const HOWS: [&str; 3] = ["weir", "weir, iptables", "weir, ebpf"];
 
 impl Cuts {
     /// Measures every backend once.
-    pub(super) fn round(&mut self, connections: usize, has_ebpf: bool) -> Result<()> {
+    pub(super) fn round(&mut self, connections: usize) -> Result<()> {
         let [nft, ipt, bpf] = HOWS;
         self.0.push(cut(connections, nft, nftables)?);
         self.0.push(cut(connections, ipt, || iptables(Variant::Nft))?);
-        if has_ebpf {
-            self.0.push(cut(connections, bpf, ebpf)?);
-        }
+        self.0.push(cut(connections, bpf, ebpf)?);
         Ok(())
     }
 
@@ -59,6 +57,7 @@ impl Cuts {
             let ours = self.0.iter().filter(|cut| cut.how == how);
             let values: Vec<f64> = ours.map(|cut| of(cut).as_secs_f64() * 1e3).collect();
             (!values.is_empty()).then(|| ChangeCost {
+                task: None,
                 what: format!("forbid {connections} open connections: {what}"),
                 how,
                 unit: "ms",

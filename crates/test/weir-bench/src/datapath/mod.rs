@@ -2,11 +2,13 @@
 //! of changes, in network namespaces.
 
 mod backend;
+mod bare_bpf;
 mod bare_hook;
 mod churn;
 mod cluster;
 mod control;
 mod cut;
+mod ebpf;
 mod ipset;
 mod linear;
 mod linear_iptables;
@@ -27,13 +29,16 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use weir_lab::LabError;
 
-use self::packets::Effort;
 pub(crate) use self::{
     backend::{iptables, nftables},
     control::in_new_lab,
     node::{ApplyResult, BenchAgent},
     probe::Operation,
     report::DatapathReport,
+};
+use self::{
+    ebpf::EbpfReport,
+    packets::{Effort, Measured},
 };
 use crate::{Output, docs};
 
@@ -68,6 +73,8 @@ enum Measurement {
     Control,
     /// The cost of policy changes in large clusters.
     Policies,
+    /// eBPF: packets, changes and the termination of connections, beside the other backends.
+    Ebpf,
 }
 
 impl DatapathBench {
@@ -101,16 +108,24 @@ impl DatapathBench {
     fn measure(&self, has_ebpf: bool) -> Result<DatapathReport> {
         let mut report = DatapathReport::default();
         if self.wants(Measurement::Packets) {
-            report.packets = packets::measure(Effort::new(self.rounds, self.quick, has_ebpf))?;
+            let effort = Effort::new(self.rounds, self.quick, Measured::Rulesets);
+            report.packets = packets::measure(effort)?;
         }
         if self.wants(Measurement::Objects) {
             report.objects = objects::count(self.quick)?;
         }
         if self.wants(Measurement::Control) {
-            report.control = control::measure(self.rounds, self.quick, has_ebpf)?;
+            report.control = control::measure(self.rounds, self.quick)?;
         }
         if self.wants(Measurement::Policies) {
             report.policies = policies::measure(self.rounds, self.quick)?;
+        }
+        if self.wants(Measurement::Ebpf) && has_ebpf {
+            let effort = Effort::new(self.rounds, self.quick, Measured::Ebpf);
+            report.ebpf = EbpfReport {
+                packets: packets::measure(effort)?,
+                changes: control::measure_ebpf(self.rounds, self.quick)?,
+            };
         }
         Ok(report)
     }

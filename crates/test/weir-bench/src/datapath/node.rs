@@ -35,8 +35,18 @@ impl<D: Datapath> BenchAgent<D> {
 
     /// Enforces a compiled program.
     pub(crate) fn enforce(mut self, program: &Program) -> Result<()> {
+        self.load(program)
+    }
+
+    /// The same for an agent that goes on.
+    pub(crate) fn load(&mut self, program: &Program) -> Result<()> {
         self.ledger.add_delta(Delta::from(program));
         self.apply().map(drop)
+    }
+
+    /// The warnings of the datapath.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.ledger.warnings()
     }
 
     /// Compiles changes.

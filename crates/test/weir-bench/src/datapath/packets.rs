@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_model::{Program, Verdict};
 
 use super::{
-    backend::{MeasuredBackend, Ruleset},
+    backend::{self, MeasuredBackend, Ruleset},
     bare_hook,
     cluster::{AdminRuleLoad, PolicyLoad},
     linear::Linear,
@@ -30,6 +30,8 @@ pub(crate) enum InstalledRules {
     Weir(MeasuredBackend, PolicyLoad),
     /// Rules of weir by eBPF, and the rule of `Conntrack`.
     WeirBesideConntrack(PolicyLoad),
+    /// Rules of weir by eBPF with the fast lane. The client is a pod of the node.
+    FastLane(PolicyLoad),
     /// Rules of weir for admin policies.
     AdminRules(MeasuredBackend, AdminRuleLoad),
     /// The same policies in sequence, in kube-router's layout.
@@ -51,6 +53,7 @@ impl fmt::Display for InstalledRules {
             InstalledRules::WeirBesideConntrack(cluster) => {
                 policies("conntrack and weir", &MeasuredBackend::Ebpf, cluster)
             }
+            InstalledRules::FastLane(cluster) => policies("weir", &"fast lane", cluster),
             InstalledRules::AdminRules(backend, AdminRuleLoad { rules, members }) => {
                 let plural = if *rules == 1 { "admin rule" } else { "admin rules" };
                 write!(f, "weir, {backend}, {rules} {plural} of {members} peers")
@@ -73,6 +76,9 @@ impl InstalledRules {
             InstalledRules::WeirBesideConntrack(cluster) => {
                 Prepared::Both(CONNTRACK.to_owned(), cluster.program())
             }
+            InstalledRules::FastLane(cluster) => {
+                Prepared::FastLane(cluster.program_with_local_client())
+            }
             InstalledRules::AdminRules(backend, ruled) => {
                 Prepared::Program(backend, ruled.program())
             }
@@ -93,6 +99,7 @@ impl InstalledRules {
             }
             InstalledRules::Weir(..)
             | InstalledRules::WeirBesideConntrack(_)
+            | InstalledRules::FastLane(_)
             | InstalledRules::AdminRules(..)
             | InstalledRules::Linear(..) => Verdict::Deny,
         }
@@ -115,6 +122,8 @@ enum Prepared {
     /// With the program nft, and by eBPF as an agent does.
     Both(String, Program),
     BareHook,
+    /// As an agent with `--fast-lane` does.
+    FastLane(Program),
 }
 
 impl Prepared {
@@ -129,6 +138,7 @@ impl Prepared {
                 MeasuredBackend::Ebpf.enforce(program)
             }
             Prepared::BareHook => bare_hook::attach(),
+            Prepared::FastLane(program) => backend::enforce_in_lane(program),
         }
     }
 }
@@ -141,12 +151,24 @@ pub(crate) struct Effort {
     slices: usize,
     /// The number of cluster sizes.
     sizes: usize,
-    /// Whether eBPF is measured.
-    has_ebpf: bool,
+    measured: Measured,
+}
+
+/// The rules to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measured {
+    /// Those of nftables and iptables, and linear ones.
+    Rulesets,
+    /// Those of eBPF, and for one size also those of the other backends.
+    Ebpf,
 }
 
 /// The number of policies, and of peers of each policy.
 const SIZES: [(usize, usize); 4] = [(1, 1000), (10, 1000), (100, 1000), (1000, 100)];
+/// One policy with few peers, for eBPF.
+const SMALL: PolicyLoad = PolicyLoad { policies: 1, members: 100 };
+/// The size at which eBPF is compared with the other backends.
+pub(crate) const COMPARED: PolicyLoad = PolicyLoad { policies: 100, members: 1000 };
 /// One policy with very many peers.
 const LARGE: PolicyLoad = PolicyLoad { policies: 1, members: 100_000 };
 /// A few admin rules, and many.
@@ -154,46 +176,65 @@ const RULED: [AdminRuleLoad; 2] =
     [AdminRuleLoad { rules: 1, members: 1000 }, AdminRuleLoad { rules: 1000, members: 100 }];
 
 impl Effort {
-    pub(crate) fn new(rounds: usize, quick: bool, has_ebpf: bool) -> Effort {
+    pub(crate) fn new(rounds: usize, quick: bool, measured: Measured) -> Effort {
         let (slices, sizes) = if quick { (5, 2) } else { (25, SIZES.len()) };
-        Effort { rounds, slices, sizes, has_ebpf }
+        Effort { rounds, slices, sizes, measured }
     }
 
     /// The measured clusters. Each is compared with no rules and with conntrack alone.
     fn clusters(self) -> Vec<Vec<InstalledRules>> {
-        let of = |&(policies, members): &(usize, usize)| PolicyLoad { policies, members };
-        let weir = |cluster| {
-            let rules = Ruleset::ALL.map(MeasuredBackend::Rules);
-            let rules = rules.map(|backend| InstalledRules::Weir(backend, cluster)).to_vec();
-            [rules, self.ebpf(cluster)].concat()
-        };
+        match self.measured {
+            Measured::Rulesets => self.by_rulesets(),
+            Measured::Ebpf => self.by_ebpf(),
+        }
+    }
+
+    fn by_rulesets(self) -> Vec<Vec<InstalledRules>> {
         let linear =
             |cluster| Ruleset::ALL.map(|ruleset| InstalledRules::Linear(ruleset, cluster)).to_vec();
-        let both = |cluster| [weir(cluster), linear(cluster)].concat();
-        let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(of).map(both).collect();
+        let both = |cluster| [rulesets(cluster), linear(cluster)].concat();
+        let mut clusters: Vec<_> = SIZES.iter().take(self.sizes).map(load).map(both).collect();
         if self.sizes == SIZES.len() {
-            clusters.push(weir(LARGE));
+            clusters.push(rulesets(LARGE));
         }
-        let admin_rules = |backend| RULED.map(|ruled| InstalledRules::AdminRules(backend, ruled));
-        let mut admin = admin_rules(MeasuredBackend::Rules(Ruleset::Nftables)).to_vec();
-        if self.has_ebpf {
-            admin.extend(admin_rules(MeasuredBackend::Ebpf));
-        }
-        clusters.push(admin);
+        clusters.push(admin_rules(MeasuredBackend::Rules(Ruleset::Nftables)));
         clusters
     }
 
-    /// The rows of eBPF for a cluster.
-    fn ebpf(self, cluster: PolicyLoad) -> Vec<InstalledRules> {
-        if !self.has_ebpf {
-            return Vec::new();
+    fn by_ebpf(self) -> Vec<Vec<InstalledRules>> {
+        let rows = |cluster| {
+            vec![
+                InstalledRules::BareHook,
+                InstalledRules::Weir(MeasuredBackend::Ebpf, cluster),
+                InstalledRules::WeirBesideConntrack(cluster),
+                InstalledRules::FastLane(cluster),
+            ]
+        };
+        let others = [rows(COMPARED), rulesets(COMPARED)].concat();
+        if self.sizes < SIZES.len() {
+            return vec![others];
         }
-        vec![
-            InstalledRules::BareHook,
-            InstalledRules::Weir(MeasuredBackend::Ebpf, cluster),
-            InstalledRules::WeirBesideConntrack(cluster),
-        ]
+        let all = [SMALL].into_iter().chain(SIZES.iter().map(load)).chain([LARGE]);
+        let mut clusters: Vec<_> = all.filter(|one| *one != COMPARED).map(rows).collect();
+        clusters.insert(clusters.len() / 2, others);
+        let admin = [vec![InstalledRules::BareHook], admin_rules(MeasuredBackend::Ebpf)];
+        clusters.push(admin.concat());
+        clusters
     }
+}
+
+fn load(&(policies, members): &(usize, usize)) -> PolicyLoad {
+    PolicyLoad { policies, members }
+}
+
+/// The rows of nftables and iptables for a cluster.
+fn rulesets(cluster: PolicyLoad) -> Vec<InstalledRules> {
+    let rules = Ruleset::ALL.map(MeasuredBackend::Rules);
+    rules.map(|backend| InstalledRules::Weir(backend, cluster)).to_vec()
+}
+
+fn admin_rules(backend: MeasuredBackend) -> Vec<InstalledRules> {
+    RULED.map(|ruled| InstalledRules::AdminRules(backend, ruled)).to_vec()
 }
 
 /// The cost of one operation with given rules.
@@ -205,6 +246,8 @@ pub(crate) struct Figure {
     pub(crate) time: Spread,
     pub(crate) times_nothing: Spread,
     pub(crate) times_conntrack: Spread,
+    /// If the same round has a bare hook.
+    pub(crate) times_hook: Option<Spread>,
 }
 
 impl Figure {
@@ -215,6 +258,7 @@ impl Figure {
             "microseconds": self.time.json(),
             "times_no_rules": self.times_nothing.json(),
             "times_conntrack_alone": self.times_conntrack.json(),
+            "times_bare_hook": self.times_hook.map(|spread| spread.json()),
         })
     }
 }
@@ -248,6 +292,10 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Figure>> {
                 time: spread(|medians| &medians.time),
                 times_nothing: spread(|medians| &medians.times_nothing),
                 times_conntrack: spread(|medians| &medians.times_conntrack),
+                times_hook: medians.iter().all(|medians| medians.times_hook.is_some()).then(|| {
+                    let of = |medians: &Medians| medians.times_hook.map(|all| all[number]);
+                    Spread::from_values(medians.iter().filter_map(of).collect())
+                }),
             }
         })
     });
@@ -259,6 +307,7 @@ struct Medians {
     time: [f64; OPERATIONS],
     times_nothing: [f64; OPERATIONS],
     times_conntrack: [f64; OPERATIONS],
+    times_hook: Option<[f64; OPERATIONS]>,
 }
 
 fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Result<Vec<Medians>> {
@@ -283,10 +332,12 @@ fn round(together: &[InstalledRules], ready: &[Prepared], effort: Effort) -> Res
     }
     let slices: Vec<Vec<[f64; OPERATIONS]>> =
         probes.into_iter().map(|(_, slices)| slices).collect();
+    let hook = together.iter().position(|rules| *rules == InstalledRules::BareHook);
     let compare = |own: &Vec<[f64; OPERATIONS]>| Medians {
         time: std::array::from_fn(|at| median(own.iter().map(|slice| slice[at]))),
         times_nothing: ratio(own, &slices[0]),
         times_conntrack: ratio(own, &slices[1]),
+        times_hook: hook.map(|hook| ratio(own, &slices[hook])),
     };
     Ok(slices.iter().map(compare).collect())
 }

@@ -40,6 +40,7 @@ text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-s
 .s1 { stroke: #0969da; } .d1 { fill: #0969da; }
 .s2 { stroke: #6e7781; stroke-dasharray: 2 6; } .d2 { fill: #6e7781; }
 .s3 { stroke: #1a7f37; } .d3 { fill: #1a7f37; }
+.s4 { stroke: #9a6700; stroke-dasharray: 2 6; } .d4 { fill: #9a6700; }
 @media (prefers-color-scheme: dark) {
 text { fill: #8d96a0; }
 .title { fill: #e6edf3; }
@@ -48,6 +49,7 @@ text { fill: #8d96a0; }
 .s1 { stroke: #58a6ff; } .d1 { fill: #58a6ff; }
 .s2 { stroke: #8d96a0; } .d2 { fill: #8d96a0; }
 .s3 { stroke: #3fb950; } .d3 { fill: #3fb950; }
+.s4 { stroke: #d29922; } .d4 { fill: #d29922; }
 }
 ";
 
@@ -55,9 +57,16 @@ impl Display for Plot {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let most = points().map(|(x, _)| *x).fold(10.0, f64::max);
-        let highest = points().map(|(_, y)| y.max).fold(2.0, f64::max);
+        let lowest = points().map(|(_, y)| y.min).fold(1.0, f64::min);
+        // Without long curves, the range around 1 matters.
+        let least = if lowest < 1.0 { 1.2 } else { 2.0 };
+        let highest = points().map(|(_, y)| y.max).fold(least, f64::max);
+        let lowest = (lowest * 20.0).floor() / 20.0;
         let x = |value: f64| LEFT + (RIGHT - LEFT) * value.ln() / most.ln();
-        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value.ln().max(0.0) / highest.ln();
+        let y = |value: f64| {
+            let part = (value / lowest).ln().max(0.0) / (highest / lowest).ln();
+            BOTTOM - (BOTTOM - TOP) * part
+        };
 
         writeln!(
             f,
@@ -65,7 +74,7 @@ impl Display for Plot {
         )?;
         writeln!(f, "<title>{}</title>\n<style>\n{STYLE}</style>", self.title)?;
         writeln!(f, r#"<text class="title" x="{LEFT}" y="26">{}</text>"#, self.title)?;
-        for tick in ticks(highest) {
+        for tick in ticks(lowest, highest) {
             let at = y(tick);
             writeln!(
                 f,
@@ -138,7 +147,11 @@ impl Plot {
 }
 
 /// 1, 2, 5, 10 and so on, without 2 and 5 if they would be too close.
-fn ticks(highest: f64) -> Vec<f64> {
+fn ticks(lowest: f64, highest: f64) -> Vec<f64> {
+    if lowest < 1.0 {
+        let ticks = (1..30).map(|tenth| f64::from(tenth) / 10.0);
+        return ticks.filter(|tick| (lowest..=highest).contains(tick)).collect();
+    }
     let steps: &[f64] = match highest {
         ..3.0 => &[1.0, 1.2, 1.5, 2.0, 2.5],
         ..10.0 => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],

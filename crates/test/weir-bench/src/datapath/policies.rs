@@ -53,6 +53,7 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
                 times.iter().map(|times| times[by][event].as_secs_f64() * 1e3).collect()
             };
             let row = |how, times: Vec<f64>, times_bare| ChangeCost {
+                task: None,
                 what: format!("{}, {crowd}", name(crowd)),
                 how,
                 unit: "ms",

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     backend::{MeasuredBackend, Ruleset},
-    control, objects,
+    control,
+    ebpf::EbpfReport,
+    objects,
     packets::{Figure, InstalledRules},
     plot::{Plot, Series},
     probe::Operation,
@@ -20,6 +22,7 @@ pub(crate) struct DatapathReport {
     pub(crate) objects: Vec<objects::ObjectCount>,
     pub(crate) control: Vec<control::ChangeCost>,
     pub(crate) policies: Vec<control::ChangeCost>,
+    pub(crate) ebpf: EbpfReport,
 }
 
 impl DatapathReport {
@@ -29,6 +32,7 @@ impl DatapathReport {
             "objects": self.objects.iter().map(objects::ObjectCount::json).collect::<Vec<_>>(),
             "control": self.control.iter().map(control::ChangeCost::json).collect::<Vec<_>>(),
             "policies": self.policies.iter().map(control::ChangeCost::json).collect::<Vec<_>>(),
+            "ebpf": (!self.ebpf.is_empty()).then(|| self.ebpf.json()),
         })
     }
 
@@ -36,7 +40,7 @@ impl DatapathReport {
     pub(crate) fn tables(&self) -> Vec<(&'static str, String)> {
         let mut tables = Vec::new();
         if self.has_packets() {
-            tables.push(("packets", self.packets_table()));
+            tables.push(("packets", packets_table(&self.packets)));
         }
         if !self.objects.is_empty() {
             tables.push(("objects", self.objects_table()));
@@ -46,38 +50,15 @@ impl DatapathReport {
                 tables.push((name, changes_table(rows)));
             }
         }
+        if !self.ebpf.is_empty() {
+            tables.extend(self.ebpf.tables());
+        }
         tables
     }
 
     /// Whether the cost of packets was measured.
     pub(crate) fn has_packets(&self) -> bool {
         !self.packets.is_empty()
-    }
-
-    /// The cost of packets, as multiples of no rules and of conntrack alone.
-    fn packets_table(&self) -> String {
-        let of = |anchor: InstalledRules, ratio: fn(&Figure) -> Spread| {
-            let mut table = format!("| × {anchor} |");
-            let names = Operation::ALL.map(|operation| format!(" {} |", operation.name()));
-            table.extend(names);
-            table += "\n| --- |";
-            table += &" ---: |".repeat(Operation::ALL.len());
-            for figures in self.packets.chunks(Operation::ALL.len()) {
-                let rules = figures[0].rules;
-                if anchor == InstalledRules::Conntrack && rules == InstalledRules::Nothing {
-                    continue;
-                }
-                _ = write!(table, "\n| {rules} |");
-                for figure in figures {
-                    let (Spread { median, min, max }, unit) =
-                        if rules == anchor { (figure.time, " µs") } else { (ratio(figure), "") };
-                    _ = write!(table, " {median:.2}{unit} ({min:.2}–{max:.2}) |");
-                }
-            }
-            table + "\n"
-        };
-        let nothing = of(InstalledRules::Nothing, |figure| figure.times_nothing);
-        nothing + "\n" + &of(InstalledRules::Conntrack, |figure| figure.times_conntrack)
     }
 
     /// The number of kernel objects.
@@ -115,12 +96,6 @@ impl DatapathReport {
             }
             _ => None,
         });
-        let ebpf = of("weir, ebpf", |rules| match rules {
-            InstalledRules::Weir(MeasuredBackend::Ebpf, cluster) if cluster.members <= 1000 => {
-                Some(cluster.policies)
-            }
-            _ => None,
-        });
         let linear = of("kube-router's shape", |rules| match rules {
             InstalledRules::Linear(Ruleset::Nftables, cluster) => Some(cluster.policies),
             _ => None,
@@ -136,17 +111,55 @@ impl DatapathReport {
                 capitalised(operation.name())
             ),
             below: "NetworkPolicies that select the pod",
-            series: vec![linear, weir, conntrack, ebpf],
+            series: vec![linear, weir, conntrack],
         }
         .to_string()
     }
 }
 
+/// The cost of packets, as multiples of no rules and of conntrack alone.
+pub(super) fn packets_table(figures: &[Figure]) -> String {
+    let nothing =
+        ratio_table(figures, InstalledRules::Nothing, &|figure| Some(figure.times_nothing));
+    let is_nothing = |figure: &Figure| figure.rules == InstalledRules::Nothing;
+    let conntrack = ratio_table(figures, InstalledRules::Conntrack, &|figure| {
+        (!is_nothing(figure)).then_some(figure.times_conntrack)
+    });
+    nothing + "\n" + &conntrack
+}
+
+/// The cost of packets, as multiples of one of the rows. Rows without a ratio are left out.
+pub(super) fn ratio_table(
+    figures: &[Figure],
+    anchor: InstalledRules,
+    ratio: &dyn Fn(&Figure) -> Option<Spread>,
+) -> String {
+    let mut table = format!("| × {anchor} |");
+    table.extend(Operation::ALL.map(|operation| format!(" {} |", operation.name())));
+    table += "\n| --- |";
+    table += &" ---: |".repeat(Operation::ALL.len());
+    for figures in figures.chunks(Operation::ALL.len()) {
+        let rules = figures[0].rules;
+        if figures.iter().any(|figure| ratio(figure).is_none()) {
+            continue;
+        }
+        _ = write!(table, "\n| {rules} |");
+        for figure in figures {
+            let (spread, unit) = match ratio(figure) {
+                Some(ratio) if rules != anchor => (ratio, ""),
+                _ => (figure.time, " µs"),
+            };
+            let Spread { median, min, max } = spread;
+            _ = write!(table, " {median:.2}{unit} ({min:.2}–{max:.2}) |");
+        }
+    }
+    table + "\n"
+}
+
 /// The cost of changes.
-fn changes_table(rows: &[control::ChangeCost]) -> String {
-    let mut table =
-        String::from("| what | how | cost | × bare netlink |\n| --- | --- | ---: | ---: |\n");
-    for control::ChangeCost { what, how, unit, spread, times_bare } in rows {
+pub(super) fn changes_table(rows: &[control::ChangeCost]) -> String {
+    let mut table = String::from("| what | how | cost | × bare |\n| --- | --- | ---: | ---: |\n");
+    for control::ChangeCost { what, how, unit, spread, times_bare, .. } in rows {
         let range = |Spread { median, min, max }: &Spread, unit: &str| match min == max {
             true => format!("{median:.1}{unit}"),
             false => format!("{median:.1}{unit} ({min:.1}–{max:.1})"),
@@ -158,7 +171,7 @@ fn changes_table(rows: &[control::ChangeCost]) -> String {
     table
 }
 
-fn capitalised(text: &str) -> String {
+pub(super) fn capitalised(text: &str) -> String {
     let mut characters = text.chars();
     characters
         .next()
