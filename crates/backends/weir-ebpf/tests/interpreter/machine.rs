@@ -1,5 +1,7 @@
 //! A machine that runs the instructions of the programs, without a kernel.
 
+mod frame;
+
 use std::{collections::BTreeMap, net::IpAddr};
 
 use weir_ebpf::{
@@ -7,12 +9,12 @@ use weir_ebpf::{
     instruction::{
         Comparison, Field, Helper, Instruction, Kfunc, Operand, Operator, Register, Width,
     },
-    layout::{
-        CUT_CONNECTIONS, LaneSettings, MapId, MapType, Report, address_key, lane_value,
-    },
-    program::{LANE_REDIRECT, context},
+    layout::{CUT_CONNECTIONS, MapId, MapType, Report},
+    program::LANE_REDIRECT,
 };
 use weir_model::{Flow, IpFamily};
+
+pub(crate) use frame::Frame;
 
 /// The maps: bytes of keys to bytes of values.
 #[derive(Clone, Debug, Default)]
@@ -85,18 +87,6 @@ pub(crate) struct Packet {
     /// The number of bytes at its end that are not in its linear part.
     pub(crate) paged: u32,
 }
-
-/// A packet that a link receives.
-#[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    pub(crate) packet: Packet,
-    pub(crate) link: u32,
-    pub(crate) packet_type: u32,
-    pub(crate) vlan: u32,
-}
-
-/// The length of the Ethernet header.
-const ETHERNET: usize = 14;
 
 /// All maps, in the order of their numbers.
 fn maps() -> impl Iterator<Item = MapId> {
@@ -211,42 +201,6 @@ impl<'a> Run<'a> {
         let context = self.region([state.to_le_bytes(), skb.to_le_bytes()].concat());
         self.registers[1] = context;
         self.run()
-    }
-
-    /// Runs the program of the fast lane on a frame, on a node with these links.
-    pub(crate) fn lane_verdict(&mut self, frame: &Frame, links: &[u32]) -> i32 {
-        self.links = links.to_vec();
-        let bytes = [&[0; ETHERNET][..], &frame.packet.bytes].concat();
-        self.packet = (self.region(bytes) >> 32) as usize;
-        let mut context_bytes = vec![0xaa; context::DATA_END as usize + 4];
-        let protocol: [u8; 2] = match frame.packet.bytes.first().map(|byte| byte >> 4) {
-            Some(6) => [0x86, 0xdd],
-            _ => [0x08, 0x00],
-        };
-        for (member, value) in [
-            (context::PACKET_TYPE, frame.packet_type),
-            (context::PROTOCOL, u16::from_ne_bytes(protocol).into()),
-            (context::VLAN, frame.vlan),
-            (context::LINK, frame.link),
-        ] {
-            let member = member as usize;
-            context_bytes[member..member + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        self.registers[1] = self.region(context_bytes);
-        self.frame = Some((self.registers[1] >> 32) as usize);
-        self.run() as i32
-    }
-
-    /// What the kernel loads instead of the members of the context that are addresses.
-    fn load_context(&self, address: u64) -> Option<u64> {
-        let (region, offset) = Self::place(address);
-        let start = (self.packet as u64) << 32;
-        match i16::try_from(offset).ok()? {
-            _ if self.frame != Some(region) => None,
-            context::DATA => Some(start),
-            context::DATA_END => Some(start + self.regions[self.packet].len() as u64),
-            _ => None,
-        }
     }
 
     /// A connection of conntrack with the fields that a master has.
@@ -448,18 +402,6 @@ impl Maps {
     /// Adds a connection.
     pub(crate) fn add_flow(&mut self, family: IpFamily, key: Vec<u8>, value: Vec<u8>) {
         self.0.entry(MapId::Flows(family)).or_default().insert(key, value);
-    }
-
-    /// Adds an address to the fast lane.
-    pub(crate) fn add_to_lane(&mut self, address: IpAddr, link: u32) {
-        let value = lane_value(address, link).to_ne_bytes().to_vec();
-        self.0.entry(MapId::Lane(address.into())).or_default().insert(address_key(address), value);
-    }
-
-    /// Changes the settings of the fast lane.
-    pub(crate) fn set_lane(&mut self, settings: &LaneSettings) {
-        let (key, value) = (vec![0; 4], settings.to_bytes());
-        self.0.entry(MapId::LaneSettings).or_default().insert(key, value);
     }
 
     /// Takes the connections of other maps over.

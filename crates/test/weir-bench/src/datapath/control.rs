@@ -1,5 +1,7 @@
 //! The cost of changes in the kernel: by weir, by nft, and by a minimal netlink client.
 
+mod by_ebpf;
+
 use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
@@ -8,12 +10,12 @@ use weir_datapath::Datapath;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Change;
 
+pub(super) use self::by_ebpf::measure_ebpf;
 use super::{
     backend::{ebpf, nftables},
-    bare_bpf::BareMap,
     churn,
     cluster::{AdminRuleLoad, PolicyLoad, TenantLoad},
-    cut, ipset,
+    ipset,
     netlink::{Netlink, SetChange, TABLE},
     nft,
     node::{ApplyResult, BenchAgent},
@@ -107,46 +109,6 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let mut rows = times.rows(size);
     rows.extend(rows_of(&in_new_lab(|| churn::run(size.cluster(), size.churn))?, size));
     Ok(rows)
-}
-
-/// Measures the tasks that eBPF is meant for, by eBPF and by nftables, and the termination of many
-/// connections and of few.
-pub(crate) fn measure_ebpf(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
-    let size = Size::new(quick);
-    let mut times = Times::default();
-    let connections = [size.members / 100, size.members];
-    let mut cuts = connections.map(|_| cut::Cuts::default());
-    for round in 0..rounds {
-        eprintln!("round {}: changes by eBPF, sets of {} members", round + 1, size.members);
-        for work in [bare_bpf, one_in_rules, weir, by_ebpf] {
-            times.0.extend(in_new_lab(|| work(size))?);
-        }
-        for (cuts, connections) in cuts.iter_mut().zip(connections) {
-            cuts.round(connections)?;
-        }
-    }
-    let mut rows = times.rows(size);
-    for (cuts, connections) in cuts.iter().zip(connections) {
-        rows.extend(cuts.rows(connections));
-    }
-    Ok(rows)
-}
-
-/// One element of a map that has as many as the cluster has peers.
-fn bare_bpf(size: Size) -> Result<Vec<Time>> {
-    let map = BareMap::create(size.members + 1)?;
-    (0..size.members).try_for_each(|number| map.set(member(number)))?;
-    let newcomer = member(size.members);
-    let one = || {
-        timed(SINGLES, |edit| match edit {
-            SetChange::Add => map.set(newcomer),
-            SetChange::Remove => map.delete(newcomer),
-        })
-    };
-    let all = [Task::One, Task::OneOfRuled].into_iter();
-    let medians = all.map(|task| Ok((task, BARE_BPF, median(one()?))));
-    let mean_here = Ok((Task::OneHere, BARE_BPF, mean(&one()?)));
-    medians.chain([mean_here]).collect()
 }
 
 /// A measured task.
