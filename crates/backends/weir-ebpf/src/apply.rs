@@ -4,8 +4,8 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift, EndingFlows, Established, Mode,
-    TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift, EndingFlows, Established, Guard,
+    Mode, TerminateFlows,
 };
 use weir_model::{IpFamily, Protocol};
 use weir_netfilter::{BlockedReply, Tuple};
@@ -321,6 +321,11 @@ impl Datapath for Ebpf {
 
     fn flows(&mut self) -> Option<&mut dyn TerminateFlows<EbpfPlanner>> {
         Some(self)
+    }
+
+    fn respect_guard(&mut self, guard: &Guard) -> Result<(), ApplyError> {
+        let is_new = self.lane.as_mut().is_some_and(|lane| lane.bind(guard));
+        if is_new { self.maintain_lane() } else { Ok(()) }
     }
 
     fn diagnostics(&self) -> Option<&dyn Diagnostics<EbpfPlanner>> {

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Direction, Flow, Peers, Program, Protocol, Rule, Verdict};
 
-use crate::{ApplyError, EnforceGuard, FormerAddresses, Journal, Planner};
+use crate::{ApplyError, EnforceGuard, FormerAddresses, Guard, Journal, Planner};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -42,6 +42,12 @@ pub trait Datapath {
     /// The means to check packets of pods beyond policies, if the machine has one.
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
         None
+    }
+
+    /// Takes note of a guard that another datapath is about to enforce beside the rules of this one. A
+    /// datapath whose packets can skip that guard must not let them.
+    fn respect_guard(&mut self, _guard: &Guard) -> Result<(), ApplyError> {
+        Ok(())
     }
 
     /// The means to keep records for the next agent, if the machine has one.

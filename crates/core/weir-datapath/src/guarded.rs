@@ -1,5 +1,6 @@
 use crate::{
-    ApplyError, Datapath, Diagnostics, Drift, EnforceGuard, Journal, Planner, TerminateFlows,
+    ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift, EnforceGuard, Guard, Journal,
+    NodeLinks, Planner, Records, TerminateFlows,
 };
 
 /// A datapath that enforces policies, with the guard and the journal of another one.
@@ -46,7 +47,8 @@ impl<P: Datapath, G: Datapath> Datapath for Guarded<P, G> {
     }
 
     fn guard(&mut self) -> Option<&mut dyn EnforceGuard> {
-        self.guard.guard()
+        self.guard.guard()?;
+        Some(self)
     }
 
     fn journal(&mut self) -> Option<&mut dyn Journal> {
@@ -55,5 +57,34 @@ impl<P: Datapath, G: Datapath> Datapath for Guarded<P, G> {
 
     fn diagnostics(&self) -> Option<&dyn Diagnostics<P::Planner>> {
         self.policies.diagnostics()
+    }
+}
+
+impl<P: Datapath, G: Datapath> Guarded<P, G> {
+    fn enforcer(&mut self) -> Result<&mut dyn EnforceGuard, ApplyError> {
+        self.guard.guard().ok_or_else(|| ApplyError {
+            kind: ApplyErrorKind::Unavailable,
+            what: "the datapath has no guard".into(),
+            source: "its guard enforces none".into(),
+        })
+    }
+}
+
+impl<P: Datapath, G: Datapath> EnforceGuard for Guarded<P, G> {
+    fn changed_links(&mut self) -> Result<Option<NodeLinks>, ApplyError> {
+        self.enforcer()?.changed_links()
+    }
+
+    fn records(&mut self) -> Result<Records, ApplyError> {
+        self.enforcer()?.records()
+    }
+
+    fn enforce(&mut self, guard: &Guard) -> Result<Vec<String>, ApplyError> {
+        self.policies.respect_guard(guard)?;
+        self.enforcer()?.enforce(guard)
+    }
+
+    fn guard_drifted(&mut self, guard: &Guard) -> Result<bool, ApplyError> {
+        self.enforcer()?.guard_drifted(guard)
     }
 }

@@ -21,9 +21,9 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use weir_datapath::Tunnel;
+use weir_datapath::{Guard, Tunnel};
 use weir_inspect::{PodLinks, TranslationWatch};
-use weir_model::IpFamily;
+use weir_model::{IpFamily, Name};
 use weir_netfilter::LinkWatch;
 
 pub use dump::{LoadedLane, LoadedLaneLink};
@@ -47,6 +47,10 @@ pub(crate) struct FastLane {
     translation: TranslationWatch,
     /// The ports of the node's tunnels.
     tunnels: BTreeSet<u16>,
+    /// The links of pairs, by name.
+    pairs: BTreeMap<Name, u32>,
+    /// The addresses that the guard allows at a link, for links that it checks.
+    bound: BTreeMap<Name, BTreeSet<IpAddr>>,
     /// The addresses of pods of the node.
     pods: BTreeSet<IpAddr>,
     /// The programs, with the number of the rules that they use.
@@ -76,6 +80,8 @@ impl FastLane {
             node_links: LinkWatch::open().map_err(io::Error::other)?,
             translation: TranslationWatch::open()?,
             tunnels: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+            bound: BTreeMap::new(),
             pods: BTreeSet::new(),
             programs: None,
             state: LaneState::Open(0),
@@ -108,6 +114,13 @@ impl FastLane {
             Write::Address(address, _) => self.pods.remove(address),
             _ => false,
         }
+    }
+
+    /// Takes over the links that the guard checks. Returns whether they changed.
+    pub(crate) fn bind(&mut self, guard: &Guard) -> bool {
+        let is_new = self.bound != guard.links;
+        self.bound.clone_from(&guard.links);
+        is_new
     }
 
     /// Makes the lane equal to the links of the node and the installed rules. Fails only if the lane
@@ -143,7 +156,7 @@ impl FastLane {
 
     /// Returns the number of links.
     fn reconcile(&mut self, kernel: &Kernel, number: u32, rules: &Maps) -> io::Result<usize> {
-        let addresses = self.pod_links.find(self.pods.iter().copied())?;
+        let mut addresses = self.pod_links.find(self.pods.iter().copied())?;
         if let Some(links) = self.node_links.read_changed().map_err(io::Error::other)? {
             let port = |tunnel: &Tunnel| match tunnel {
                 Tunnel::Udp(port) => Some(*port),
@@ -151,6 +164,12 @@ impl FastLane {
                 Tunnel::Protocol(_) => None,
             };
             self.tunnels = links.tunnels.iter().filter_map(port).collect();
+            self.pairs = links.pairs;
+        }
+        // The guard drops other addresses, so they go the normal way.
+        for (link, own) in &self.bound {
+            let Some(index) = self.pairs.get(link) else { continue };
+            addresses.retain(|address, link| link != index || own.contains(address));
         }
         let names = LaneNames::new(kernel);
         let maps = names.maps()?;

@@ -10,8 +10,8 @@ use std::{
 };
 
 use libtest_mimic::Trial;
-use weir_datapath::{ApplyError, Datapath, Guarded, Mode};
-use weir_ebpf::Ebpf;
+use weir_datapath::{ApplyError, Datapath, Guard, Guarded, Mode};
+use weir_ebpf::{Dump, Ebpf};
 use weir_engine::{Locality, compile};
 use weir_lab::{Lab, Layout, Wiring};
 use weir_model::{Program, Protocol, Verdict, World};
@@ -70,6 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("lane::pods_on_a_bridge_are_not_in_the_lane", on_a_bridge),
         trial("lane::it_outlives_the_agent_and_follows_its_options", outlives_the_agent),
         trial("lane::it_follows_pods_and_links", follows_links),
+        trial("lane::it_respects_the_guard", respects_guard),
         trial("lane::other_programs_cannot_break_it", is_repaired),
         trial("lane::it_ends_when_nftables_translates_services", || {
             translated(&format!(
@@ -314,4 +315,25 @@ fn translated(commands: &str) {
     assert!(!later.drifted().unwrap());
     assert!(expected(&later.datapath.diagnostics().unwrap().warnings(&later.planner)));
     assert_eq!(trial.names(), [""; 0]);
+}
+
+/// An address that the guard does not allow at a link is not in the lane, even if it is routed there.
+fn respects_guard() {
+    let mut trial = LaneTrial::new(Wiring::Routed);
+    let link = trial.lab.link_to(address(API)).unwrap();
+    node::does(&trial.lab, &format!("ip route replace {WEB}/32 dev {link}"));
+    let has_web = |trial: &LaneTrial| {
+        let dump = trial.lab.on_node("n1", Dump::read).unwrap().unwrap().unwrap();
+        let lane = dump.lane.expect("there is a lane");
+        assert!(lane.addresses.iter().any(|(one, _)| *one == address(API)));
+        lane.addresses.iter().any(|(one, _)| *one == address(WEB))
+    };
+    assert!(!trial.driver.drifted().unwrap());
+    assert!(has_web(&trial), "without a guard, the route decides");
+    let own = [address(API), address("fd00::1")].into();
+    let guard = Guard { links: [(link.into(), own)].into(), ..Guard::default() };
+    trial.driver.datapath.guard().unwrap().enforce(&guard).unwrap();
+    assert!(!has_web(&trial));
+    trial.driver.datapath.guard().unwrap().enforce(&Guard::default()).unwrap();
+    assert!(has_web(&trial));
 }
