@@ -65,6 +65,7 @@ fn every_schema_is_used_and_documented() {
         "drop",
         "drops",
         "finding",
+        "flow",
         "names",
         "render-live",
         "status",
@@ -105,6 +106,37 @@ fn the_validator_finds_unknown_missing_and_wrong_fields() {
     let mut lint = output_of("lint -f examples/argo-cd/before");
     lint["findings"][0]["severity"] = "fatal".into();
     assert!(schema::problems(&lint)[0].starts_with("finding.json: $.findings[0].severity"));
+}
+
+#[test]
+fn a_flow_record_is_valid_for_its_schema() {
+    let pod = json!({"namespace": "shop", "kind": "Deployment", "name": "web", "pod": "web-x"});
+    let rule = json!({"kind": "NetworkPolicy", "namespace": "shop", "name": "web",
+        "direction": "egress", "rule": 0, "effect": "allow"});
+    let isolates = json!({"kind": "ClusterNetworkPolicy", "name": "a", "direction": "ingress",
+        "effect": "isolate"});
+    let limited = json!({"source": "reports", "complete": false, "limitPerSecond": 20});
+    let complete = json!({"source": "conntrack", "complete": true});
+    let ends = [pod.clone(), json!({"address": "203.0.113.7"}), json!({"others": true})];
+    for (to, sampling) in ends.into_iter().zip([limited, complete.clone(), complete]) {
+        let record = json!({
+            "schemaVersion": "weir.dev/flow/v1", "node": "n1", "verdict": "audit", "from": pod,
+            "to": to, "protocol": "TCP", "port": 443, "policies": [rule, isolates],
+            "morePolicies": 2, "firstSeen": "2026-01-02T03:04:05.678Z",
+            "lastSeen": "2026-01-02T03:04:05.678Z", "connections": 1, "packets": 2, "bytes": 300,
+            "sampling": sampling,
+        });
+        // The reader and the writer have exactly the fields of the schema.
+        let read: weir_flows::FlowRecord = serde_json::from_value(record.clone()).unwrap();
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!(written, record);
+        assert_eq!(schema::problems(&written), Vec::<String>::new());
+        for field in ["verdict", "from", "sampling"] {
+            let mut wrong = written.clone();
+            wrong[field] = json!({"unknown": 1});
+            assert!(!schema::problems(&wrong).is_empty(), "{field}");
+        }
+    }
 }
 
 #[test]
