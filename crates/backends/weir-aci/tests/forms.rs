@@ -426,6 +426,7 @@ fn addresses_that_do_not_fit_into_one_object_are_reported() {
             finished: false,
             claim: Claim::Running,
             uid: None,
+            owner: None,
             location: None,
         };
         (from..to).map(|number| Change::Put(weir_model::Object::Pod(pod(number)))).collect()

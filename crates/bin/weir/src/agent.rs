@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use ipnet::IpNet;
 use weir_agent::{AgentError, AgentOptions, DropReports, Source, Sysctls};
 use weir_datapath::{Datapath, Established, Mode, Rejection};
+use weir_flows::FlowLimits;
 use weir_kube::{Access, ApiError, RetryPolicy};
 use weir_model::{Block, Direction, Verdict};
 
@@ -43,7 +44,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// to the folder.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /names"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /flows /policies /names"
 )]
 pub(crate) struct AgentCommand {
     /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
@@ -110,6 +111,9 @@ pub(crate) struct AgentCommand {
     /// A second address that serves only /metrics, or `off`
     #[arg(long, value_name = "ADDRESS", default_value = "off", value_parser = listen::http)]
     metrics: Http,
+    /// Whether the agent observes the connections of pods, for `weir flows`
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "on")]
+    flows: FlowsArg,
     /// The socket on which the CNI plugin waits for a pod's rules; with `--cleanup`, the socket to
     /// remove [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "once")]
@@ -127,6 +131,15 @@ pub(crate) struct AgentCommand {
     manage_sysctls: bool,
     #[command(flatten)]
     aci: opflex::NodeOptions,
+}
+
+/// Whether connections are observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlowsArg {
+    /// Observe them
+    On,
+    /// Do not
+    Off,
 }
 
 /// The treatment of established connections.
@@ -364,6 +377,7 @@ impl AgentCommand {
             spoofing: self.spoofing.into(),
             encapsulation: self.encapsulation.into(),
             resolvers: self.supports_names().then(|| self.resolvers.clone()),
+            flows: (self.flows == FlowsArg::On).then(FlowLimits::default),
             budget: self.budget.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),

@@ -209,7 +209,7 @@ pub(crate) fn fetch(agent: &str, path: &str, wait: u64) -> anyhow::Result<String
 }
 
 /// Whether the reader has closed the pipe.
-fn is_closed(error: &anyhow::Error) -> bool {
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     let closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(closed))
 }

@@ -43,6 +43,7 @@ mod man;
 mod matrix;
 mod names;
 mod no_rules;
+mod observe;
 mod opflex;
 mod other_networks;
 mod panic;
@@ -108,6 +109,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Uninstall(uninstall) => uninstall.run(out),
         Command::Datapath(datapath) => datapath.run(out),
         Command::Drops(drops) => drops.run(out),
+        Command::Flows(flows) => flows.run(out),
         Command::Names(names) => names.run(out),
         Command::Status(status) => status.run(out),
         Command::Wait(wait) => wait.run(out),

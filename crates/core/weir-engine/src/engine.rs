@@ -303,6 +303,7 @@ mod tests {
             finished: false,
             claim: Claim::Running,
             uid: None,
+            owner: None,
             location: None,
         }))
     }

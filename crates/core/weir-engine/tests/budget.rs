@@ -22,6 +22,7 @@ fn pod(namespace: &str, name: &str, address: [u8; 4]) -> Change {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }))
 }

@@ -35,6 +35,7 @@ fn pod(id: &str, address: &str, text: &str) -> Object {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     })
 }

@@ -59,7 +59,7 @@ pub use interval::{Interval, address_number, covering_nets, numbered_address};
 pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
 pub use name_table::NameTable;
 pub use net::{Block, DomainPattern, PortRange, Protocol};
-pub use object::{Claim, Name, NamedPort, Namespace, Node, Pod, PodId};
+pub use object::{Claim, Name, NamedPort, Namespace, Node, Pod, PodId, PodOwner};
 pub use policy::{
     Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
     Subject, Tier, Who,

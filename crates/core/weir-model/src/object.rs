@@ -63,6 +63,8 @@ pub struct Pod {
     /// Distinguishes the pod from earlier pods of the same name, if the source provides it. No
     /// policy can match on it.
     pub uid: Option<Name>,
+    /// The workload that manages the pod, if there is one. No policy can match on it.
+    pub owner: Option<PodOwner>,
     /// Where the manifest defines it.
     pub location: Option<Location>,
 }
@@ -77,6 +79,15 @@ impl Pod {
     pub fn node_addresses(&self) -> &[IpAddr] {
         if self.host_network && !self.finished { &self.addresses } else { &[] }
     }
+}
+
+/// The workload that manages a pod: the Deployment, not its current ReplicaSet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodOwner {
+    /// The kind, such as `Deployment`.
+    pub kind: Name,
+    /// The name, in the namespace of the pod.
+    pub name: Name,
 }
 
 /// The strength of a pod's claim to its addresses. If several pods claim an address, those with the

@@ -207,6 +207,7 @@ fn pod(namespace: &str, name: &str, address: &str) -> Pod {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }
 }

@@ -3,6 +3,7 @@
 //! *Invariant*: the loop decides from this state alone. It writes to the reporter and never reads
 //! from it.
 
+mod flows;
 mod guard;
 mod input;
 mod inspection;
@@ -32,6 +33,7 @@ use crate::{
     reporter::{Attempt, Reporter},
 };
 
+use flows::FlowState;
 use guard::GuardState;
 use input::InputState;
 pub(crate) use input::SourceState;
@@ -61,6 +63,7 @@ pub(crate) struct Agent<D: Datapath> {
     plugins: Option<Plugins>,
     guard: GuardState,
     names: NameState,
+    flows: FlowState,
     /// The policies that may be too much for the agent; none before the journal was read.
     suspects: Option<Suspects>,
     /// The records of suspects that the machine keeps.
@@ -122,6 +125,7 @@ impl<D: Datapath> Agent<D> {
             plugins: None,
             guard,
             names: NameState::new(options),
+            flows: FlowState::new(options, now),
             suspects: None,
             journal: Vec::new(),
             locked: BTreeSet::new(),
@@ -165,7 +169,9 @@ impl<D: Datapath> Agent<D> {
                 });
                 let drops = drops.collect();
                 self.reporter.dropped(drops);
+                self.observe_denied(&packets);
             }
+            AgentEvent::Connections(batch, _slot) => self.observe_connections(batch),
             AgentEvent::DropsUnavailable(error) => self.reporter.drops_unavailable(error),
             AgentEvent::Plugin(request) => self.handle_request(request),
             AgentEvent::PodRead(pod) => self.add_read_pod(*pod),
@@ -215,6 +221,7 @@ impl<D: Datapath> Agent<D> {
         if now >= self.due.denied && matches!(self.applies.last, Some(Ok(()))) {
             self.count_denied(now);
         }
+        self.publish_policies(now);
         self.reporter.remind(now);
         self.reporter.publish_node_report(self.input.node_count());
         if now >= self.due.bridges {
@@ -281,6 +288,7 @@ impl<D: Datapath> Agent<D> {
         let _span = tracing::debug_span!("source", changes = changes.len(), in_sync).entered();
         self.input.observe(&changes, written, received);
         self.names.observe(&changes);
+        self.flows.observe(&changes);
         self.input.policy_versions = policy_versions;
         self.input.changes.extend(match &mut self.plugins {
             Some(plugins) => plugins.overlay_changes(changes),
@@ -326,6 +334,7 @@ impl<D: Datapath> Agent<D> {
         self.reporter.update_contests(self.engine.take_contests());
         self.report_lockdowns();
         if !delta.is_empty() {
+            self.flows.set_rules_changed();
             self.ledger.add_delta(delta);
         } else if self.ledger.is_up_to_date() {
             self.record_latency();

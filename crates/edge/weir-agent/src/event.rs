@@ -5,7 +5,7 @@ use weir_model::{Pod, PodId};
 use weir_names::HeldAnswer;
 use weir_runtime::SourceEvent;
 
-use crate::cni::PluginRequest;
+use crate::{cni::PluginRequest, flows::ConnectionBatch};
 
 /// The loop's input. Other threads reach the loop's state only through these.
 #[derive(Debug)]
@@ -14,6 +14,9 @@ pub(crate) enum AgentEvent {
     Source(SourceEvent, Instant),
     /// A batch of dropped packets. The `Arc` bounds the number of queued batches.
     Dropped(Vec<Dropped>, Arc<()>),
+    /// A batch of connections. The `Arc` bounds the number of queued batches.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
+    Connections(ConnectionBatch, Arc<()>),
     /// The datapath cannot report dropped packets, for this reason.
     DropsUnavailable(String),
     /// A request from the CNI plugin.

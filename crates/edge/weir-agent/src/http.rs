@@ -17,9 +17,9 @@ use crate::{
     report::{AgentReport, AgentStatus},
 };
 
-/// The most requests that wait for drops at a time. Further ones get an empty page immediately.
+/// The most requests that wait for drops or flows at a time. Further ones get an empty page immediately.
 pub(crate) const MAX_WAITING: usize = 32;
-/// The longest time that a request waits for drops, in seconds.
+/// The longest time that a request waits, in seconds.
 const MAX_WAIT_SECONDS: u64 = 30;
 
 /// The paths that an address serves.
@@ -41,6 +41,8 @@ pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
             .route("/readyz", get(readyz))
             .route("/status", get(status))
             .route("/drops", get(drops))
+            .route("/flows", get(flows))
+            .route("/policies", get(policies))
             .route("/names", get(names)),
     };
     router.with_state(report)
@@ -93,8 +95,8 @@ async fn names(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
 }
 
 #[derive(Deserialize)]
-struct DropsQuery {
-    /// Return only drops with a higher number.
+struct PageQuery {
+    /// Return only entries with a higher number.
     #[serde(default)]
     after: u64,
     /// If there is none, wait this many seconds for one.
@@ -104,7 +106,7 @@ struct DropsQuery {
 
 async fn drops(
     State(report): State<Arc<AgentReport>>,
-    Query(DropsQuery { after, wait }): Query<DropsQuery>,
+    Query(PageQuery { after, wait }): Query<PageQuery>,
 ) -> impl IntoResponse {
     let mut last = report.drops.subscribe();
     let page =
@@ -117,4 +119,22 @@ async fn drops(
     // The page is the same whether a drop arrived or the time is over.
     _ = timeout(Duration::from_secs(wait.min(MAX_WAIT_SECONDS)), last.changed()).await;
     Json(page())
+}
+
+async fn flows(
+    State(report): State<Arc<AgentReport>>,
+    Query(PageQuery { after, wait }): Query<PageQuery>,
+) -> impl IntoResponse {
+    let mut last = report.flows.subscribe();
+    let now = report.flows.since(after);
+    if !now.flows.is_empty() || wait == 0 {
+        return Json(now);
+    }
+    let Ok(_slot) = report.waiting.try_acquire() else { return Json(now) };
+    _ = timeout(Duration::from_secs(wait.min(MAX_WAIT_SECONDS)), last.changed()).await;
+    Json(report.flows.since(after))
+}
+
+async fn policies(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
+    Json(report.flows.policies())
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  Source ──SourceEvent──┐                          ┌ Engine ─Delta→ Ledger ─Plan→ Datapath
 //!  signals ──────────────┼─AgentEvent→ the loop ────┤
-//!  drops, CNI, DNS ──────┘             one thread   └ Reporter ─→ AgentReport ←── HTTP
+//!  drops, flows, CNI, DNS┘             one thread   └ Reporter ─→ AgentReport ←── HTTP
 //!                                                            └──→ Kubernetes Events about policies
 //! ```
 //!
@@ -19,6 +19,7 @@ mod cni;
 mod dns;
 mod drops;
 mod event;
+mod flows;
 mod http;
 mod kernel_settings;
 mod lock;

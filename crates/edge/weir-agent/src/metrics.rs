@@ -43,6 +43,11 @@ pub(crate) struct AgentMetrics {
     pub(crate) errors: Family<[MetricLabel; 1], Counter>,
     drops: Family<[MetricLabel; 2], Counter>,
     pub(crate) missed: Counter,
+    pub(crate) flows: Gauge,
+    pub(crate) flows_lost: Counter,
+    pub(crate) flows_evicted: Counter,
+    connections: Family<[MetricLabel; 1], Counter>,
+    policy_connections: Family<[MetricLabel; 1], Counter>,
     pub(crate) names: Gauge,
     pub(crate) answers: Counter,
     /// The datapath's number of rules, in its own terms.
@@ -83,12 +88,18 @@ impl AgentMetrics {
             errors: Family::default(),
             drops: Family::default(),
             missed: Counter::default(),
+            flows: Gauge::default(),
+            flows_lost: Counter::default(),
+            flows_evicted: Counter::default(),
+            connections: Family::default(),
+            policy_connections: Family::default(),
             names: Gauge::default(),
             answers: Counter::default(),
             backend_rules: Gauge::default(),
             failures: Counter::default(),
         };
         metrics.register(registry);
+        metrics.register_flows(registry);
         // Export zero for everything that has not happened yet.
         STAGES.iter().for_each(|stage| drop(metrics.errors.get_or_create(&label("stage", stage))));
         ["error", "warning", "info"].iter().for_each(|severity| {
@@ -163,6 +174,47 @@ impl AgentMetrics {
             "Packets that policies or the guard denied and that were not reported",
             missed,
         );
+    }
+
+    fn register_flows(&self, registry: &mut Registry) {
+        let flows = self.flows.clone();
+        registry.register("weir_flows", "Flows between workloads that the agent stores", flows);
+        let connections = self.connections.clone();
+        registry.register(
+            "weir_flow_connections",
+            "Connections of pods of this node, and reported packets that were denied, by verdict",
+            connections,
+        );
+        let lost = self.flows_lost.clone();
+        registry.register(
+            "weir_flow_connections_lost",
+            "Least number of connections that were not observed",
+            lost,
+        );
+        let evicted = self.flows_evicted.clone();
+        registry.register("weir_flows_evicted", "Flows that made room for others", evicted);
+        let policies = self.policy_connections.clone();
+        registry.register(
+            "weir_policy_connections",
+            "Connections that a policy decided, for each policy that selects a pod of this node",
+            policies,
+        );
+    }
+
+    /// Sets the number of connections with a verdict.
+    pub(crate) fn connected(&self, verdict: &'static str, total: u64) {
+        let counter = self.connections.get_or_create(&label("verdict", verdict));
+        counter.inc_by(total.saturating_sub(counter.get()));
+    }
+
+    /// Counts connections that a policy decided.
+    pub(crate) fn policy_used(&self, policy: &str, connections: u64) {
+        self.policy_connections.get_or_create(&label("policy", policy)).inc_by(connections);
+    }
+
+    /// Removes the counter of a policy.
+    pub(crate) fn forget_policy(&self, policy: &str) {
+        self.policy_connections.remove(&label("policy", policy));
     }
 
     /// Registers the metrics that monitoring of Windows nodes expects.

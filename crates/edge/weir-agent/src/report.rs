@@ -17,8 +17,8 @@ use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
 use crate::{
-    AgentOptions, Leftover, LeftoverKind, drops::Ring, http, metrics::AgentMetrics,
-    policy_names::PolicyNames,
+    AgentOptions, Leftover, LeftoverKind, drops::Ring, flows::FlowStore, http,
+    metrics::AgentMetrics, policy_names::PolicyNames,
 };
 
 /// The loop counts as hung after this long without a heartbeat.
@@ -38,6 +38,7 @@ pub(crate) struct AgentReport {
     #[cfg(test)]
     advanced: AtomicU64,
     pub(crate) drops: Ring,
+    pub(crate) flows: FlowStore,
     names: Mutex<NamesPage>,
     /// Why the machine never reports dropped packets.
     drops_unsupported: Option<&'static str>,
@@ -250,6 +251,7 @@ impl AgentReport {
             #[cfg(test)]
             advanced: AtomicU64::new(0),
             drops: Ring::new(),
+            flows: FlowStore::new(&options.node, options.flows),
             names: Mutex::default(),
             drops_unsupported: None,
             waiting: Semaphore::new(http::MAX_WAITING),

@@ -6,6 +6,7 @@
 mod contests;
 mod counts;
 mod drops;
+mod flows;
 mod lockdowns;
 mod log;
 mod names;
@@ -34,6 +35,7 @@ use crate::{
 
 use contests::Contests;
 use drops::DropLog;
+use flows::FlowCounts;
 
 /// How often Events about persistent conditions are repeated. The API server deletes an Event after
 /// an hour.
@@ -59,6 +61,7 @@ pub(crate) struct Reporter {
     untested: usize,
     warnings: Warnings,
     drops: DropLog,
+    flows: FlowCounts,
     node_report: node_report::NodeReports,
 }
 
@@ -113,6 +116,7 @@ impl Reporter {
     ) -> Self {
         Reporter {
             drops: DropLog::new(options.mode),
+            flows: FlowCounts::default(),
             report,
             node: options.node.clone(),
             events,

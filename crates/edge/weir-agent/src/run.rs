@@ -15,14 +15,13 @@ use std::{
 
 use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode, Rejection};
 use weir_engine::Budget;
+use weir_flows::FlowLimits;
 use weir_model::{Block, Name, Verdict};
 use weir_runtime::{
     Signals,
     http::{ListenError, bind},
 };
 
-#[cfg(target_os = "linux")]
-use crate::dns::QueuedDns;
 use crate::{
     AgentEvent, Source, Surroundings, Sysctls,
     agent::{Agent, Plugins},
@@ -34,6 +33,8 @@ use crate::{
     source::SourceWatch,
     threads,
 };
+#[cfg(target_os = "linux")]
+use crate::{dns::QueuedDns, flows};
 
 /// The capacity of the loop's queue.
 const QUEUE_LENGTH: usize = 4096;
@@ -80,6 +81,8 @@ pub struct AgentOptions {
     /// Networks whose resolvers' answers count for rules about domain names, besides the cluster's
     /// resolvers and those on the node. `None` if the datapath does not support names.
     pub resolvers: Option<Vec<Block>>,
+    /// The limits of observed flows. `None` if connections are not observed.
+    pub flows: Option<FlowLimits>,
     /// The most that policies may use.
     pub budget: Budget,
     /// Whether the agent may change kernel settings.
@@ -221,6 +224,10 @@ pub fn run<D: Datapath>(
         .map_err(AgentError::Start)?;
     if let Some(drops) = drops {
         threads::receive_drops(drops, sender.clone()).map_err(AgentError::Start)?;
+    }
+    #[cfg(target_os = "linux")]
+    if options.flows.is_some() {
+        flows::watch(report.clone(), sender.clone()).map_err(AgentError::Start)?;
     }
     let AgentOptions { node, datapath: name, mode, source, .. } = options;
     let reader = source.reader().map_err(AgentError::Start)?.filter(|_| serves_plugins);

@@ -78,6 +78,7 @@ fn options(source: &Path) -> AgentOptions {
         spoofing: Verdict::Deny,
         encapsulation: Verdict::Deny,
         resolvers: None,
+        flows: Some(weir_flows::FlowLimits::default()),
         budget: Budget::default(),
         sysctls: Sysctls::Report,
         version: "1.2.3",

@@ -137,6 +137,7 @@ mod tests {
             finished: false,
             claim: Claim::Running,
             uid: None,
+            owner: None,
             location: None,
         }
     }

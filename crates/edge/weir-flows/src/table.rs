@@ -35,6 +35,8 @@ pub struct FlowTable {
     /// The number of the last change.
     last: u64,
     evicted: u64,
+    /// The connections of all flows, by verdict.
+    connections: [u64; FlowVerdict::ALL.len()],
     /// The number of flows of each workload of this node.
     counts: BTreeMap<Arc<WorkloadName>, usize>,
     /// Equal decisions, stored once.
@@ -190,6 +192,7 @@ impl FlowTable {
             newest: NONE,
             last: 0,
             evicted: 0,
+            connections: [0; FlowVerdict::ALL.len()],
             counts: BTreeMap::new(),
             decisions: BTreeSet::new(),
             uses: RuleUses::default(),
@@ -214,6 +217,11 @@ impl FlowTable {
     /// The number of flows that made room for others.
     pub fn evicted(&self) -> u64 {
         self.evicted
+    }
+
+    /// The connections of all flows with this verdict, also of those that made room for others.
+    pub fn connections(&self, verdict: FlowVerdict) -> u64 {
+        self.connections.get(verdict as usize).copied().unwrap_or_default()
     }
 
     /// The uses of policies and rules.
@@ -266,6 +274,9 @@ impl FlowTable {
             (slot.decision, slot.rules) = (decision, rules);
         }
         (slot.number, slot.older, slot.newer) = (number, older, NONE);
+        if let Some(sum) = self.connections.get_mut(slot.key.verdict as usize) {
+            *sum = sum.saturating_add(observed.connections);
+        }
         if observed.connections > 0 {
             self.uses.count(&slot.decision, observed.connections, observed.time);
         }

@@ -81,6 +81,16 @@ impl RuleUses {
         sums
     }
 
+    /// The number of rules that were used.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether no rule was used.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// All uses, in the order of policies.
     pub fn list(&self) -> Vec<RuleUse> {
         let uses = self.rules.iter().map(|(rule, count)| RuleUse {

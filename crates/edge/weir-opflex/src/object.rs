@@ -50,6 +50,7 @@ pub(crate) fn parse_pod(value: Value) -> Pod {
         finished: matches!(phase, "Succeeded" | "Failed"),
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }
 }

@@ -131,6 +131,7 @@ mod tests {
             finished: false,
             claim,
             uid: None,
+            owner: None,
             location: None,
         }
     }

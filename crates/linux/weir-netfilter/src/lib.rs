@@ -3,12 +3,14 @@
 //! ```text
 //!            ┌ conntrack ── lists each connection ─────► Connection ──► Flow, as policies see it
 //!   kernel ──┤           ◄─ deletes exactly this one ───┘
+//!            ├ events ───── connections begin and end ─► ConnectionEvent
 //!            ├ nflog ────── packets that rules log ────► Logged
 //!            └ nfqueue ──── packets that wait ─────────► DnsWatch ──► HeldAnswer
 //! ```
 //!
 //! [`report`] defines how weir's rules log dropped packets. Decoding does no I/O and compiles on
-//! every platform. [`Conntrack`], [`PacketLog`], [`LinkWatch`] and [`DnsWatch`] exist on Linux only.
+//! every platform. [`Conntrack`], [`ConnectionEvents`], [`PacketLog`], [`LinkWatch`] and [`DnsWatch`]
+//! exist on Linux only.
 //!
 //! *Invariant*: decoding accepts any bytes. A truncated packet yields the fields that it contains.
 //!
@@ -27,6 +29,8 @@ mod dns_rules;
 mod dns_watch;
 #[cfg(target_os = "linux")]
 mod ending;
+#[cfg(target_os = "linux")]
+mod events;
 #[cfg(target_os = "linux")]
 mod links;
 #[cfg(target_os = "linux")]
@@ -49,6 +53,8 @@ pub use connection::{Connection, Tuple};
 pub use conntrack::{Conntrack, ConntrackError};
 #[cfg(target_os = "linux")]
 pub use dns_watch::{DnsWatch, DnsWatchError};
+#[cfg(target_os = "linux")]
+pub use events::{ConnectionEvent, ConnectionEvents, EventScope, EventsError, TrafficCount};
 #[cfg(target_os = "linux")]
 pub use links::LinkWatch;
 #[cfg(target_os = "linux")]

@@ -216,6 +216,7 @@ pub(crate) fn pod(id: PodId, labels: Labels, address: IpAddr, node: Option<Name>
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }
 }

@@ -50,6 +50,7 @@ fn pod(cursor: &mut Cursor<'_>) -> Pod {
         finished,
         claim: cursor.one_of(pool::CLAIMS),
         uid: None,
+        owner: None,
         location: None,
     }
 }

@@ -33,8 +33,20 @@ pub fn pod() -> impl Strategy<Value = Pod> {
                 addresses.truncate(1);
             }
             ports.dedup();
-            let (uid, location) = (None, None);
-            Pod { id, labels, addresses, node, ports, host_network, finished, claim, uid, location }
+            let (uid, owner, location) = (None, None, None);
+            Pod {
+                id,
+                labels,
+                addresses,
+                node,
+                ports,
+                host_network,
+                finished,
+                claim,
+                uid,
+                owner,
+                location,
+            }
         })
 }
 

@@ -33,6 +33,7 @@ fn pod(app: &str, number: u32, node: &str) -> Change {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }))
 }

@@ -8,6 +8,7 @@ pub(crate) mod explanation;
 pub(crate) mod explanation_view;
 pub(crate) mod exposure;
 pub(crate) mod findings;
+pub(crate) mod flows;
 pub(crate) mod junit;
 pub(crate) mod matrix;
 pub(crate) mod plain;
@@ -90,6 +91,7 @@ pub(crate) enum Schema {
     Lint,
     Matrix,
     Names,
+    PoliciesUnused,
     Render,
     RenderCluster,
     RenderHcn,
@@ -114,6 +116,7 @@ impl Schema {
             Schema::Lint => "weir.dev/lint/v1",
             Schema::Matrix => "weir.dev/matrix/v1",
             Schema::Names => "weir.dev/names/v1",
+            Schema::PoliciesUnused => "weir.dev/policies-unused/v1",
             Schema::Render => "weir.dev/render/v1",
             Schema::RenderCluster => "weir.dev/render-cluster/v1",
             Schema::RenderHcn => "weir.dev/render-hcn/v1",

@@ -7,6 +7,7 @@ mod change;
 mod contest;
 mod ebpf;
 mod filter;
+mod flows;
 mod hostile;
 mod iptables;
 mod life;
@@ -75,6 +76,14 @@ fn main() -> ExitCode {
         with(Filter::Ebpf, "once_applies_and_audit_allows_everything", life::once_and_audit),
         with(Filter::Ebpf, "a_drop_is_reported_with_pods_and_policies", life::drops),
         trial("the_objects_of_ebpf_are_listed_and_cleaned_up", ebpf::dump_and_cleanup),
+    ]);
+    for filter in [Filter::Nftables, Filter::IptablesNft, Filter::Ebpf] {
+        trials.push(with(filter, "flows_have_the_policies_that_decided", flows::are_observed));
+    }
+    trials.extend([
+        with(Filter::Nftables, "a_flow_of_audit_mode_says_so", flows::audit),
+        trial("flows_have_bytes_if_the_kernel_counts", flows::accounting),
+        trial("flows_can_be_switched_off", flows::off),
     ]);
     let filters = [Filter::Nftables, Filter::IptablesNft, Filter::IptablesLegacy];
     for filter in filters.into_iter().chain([Filter::Ebpf]) {

@@ -67,6 +67,7 @@ fn every_schema_is_used_and_documented() {
         "finding",
         "flow",
         "names",
+        "policies-unused",
         "render-live",
         "status",
         "status-nodes",

@@ -13,6 +13,7 @@ fn local(name: &str, address: &str) -> Pod {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }
 }

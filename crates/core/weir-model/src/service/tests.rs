@@ -15,6 +15,7 @@ fn pod(name: &str, app: &str, addresses: &[&str], sql: Option<u16>) -> Pod {
         finished: false,
         claim: Claim::Running,
         uid: None,
+        owner: None,
         location: None,
     }
 }

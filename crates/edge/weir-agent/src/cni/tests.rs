@@ -92,6 +92,7 @@ impl Bench {
             encapsulation: Verdict::Deny,
             resolvers: None,
             budget: weir_engine::Budget::default(),
+            flows: None,
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };

@@ -130,6 +130,7 @@ pub(super) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<(Pod, bool)> {
         finished: finished.unwrap_or(false),
         claim,
         uid: None,
+        owner: None,
         location: ctx.location(tree.line),
     };
     Some((pod, bare))

@@ -19,6 +19,8 @@ pub(crate) struct Meta {
     pub(crate) uid: Option<Name>,
     /// Kind (lower case) and name of the owners.
     pub(crate) owners: Vec<(Name, Name)>,
+    /// Kind, as written, and name of the owner that controls it.
+    pub(crate) controller: Option<(Name, Name)>,
     /// The object that a controller generated it for, by kind and name.
     pub(crate) generated_for: Option<Name>,
 }
@@ -125,11 +127,11 @@ pub(crate) fn meta(
     let references = metadata.get("ownerReferences").map_or(&[][..], Tree::items);
     let is_true = |tree: &Tree| matches!(tree.value, TreeValue::Bool(true, _));
     let controller = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
-    let generated_for = controller.and_then(|owner| {
-        let kind = owner.get("kind")?.text()?;
-        let name = owner.get("name")?.text()?;
-        Some(ctx.name(&format!("{kind} {namespace}/{name}")))
-    });
+    let controller =
+        controller.and_then(|owner| Some((owner.get("kind")?.text()?, owner.get("name")?.text()?)));
+    let generated_for =
+        controller.map(|(kind, name)| ctx.name(&format!("{kind} {namespace}/{name}")));
+    let controller = controller.map(|(kind, name)| (ctx.name(kind), ctx.name(name)));
     let owners = references.iter().filter_map(|owner| {
         let kind = owner.get("kind")?.text()?;
         let version = owner.get("apiVersion").and_then(Tree::text).unwrap_or_default();
@@ -150,6 +152,7 @@ pub(crate) fn meta(
             .filter(|uid| !uid.is_empty())
             .map(|uid| ctx.name(uid)),
         owners,
+        controller,
         generated_for,
     }
 }

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{
     Claim, Labels, NAMESPACE_NAME_LABEL, Name, NamedPort, Namespace, Node, Object, Pod, PodId,
-    PortRange, Protocol,
+    PodOwner, PortRange, Protocol,
 };
 
 use super::{Home, LowerContext, Lowered, Meta, PodTraits, meta, network};
@@ -23,10 +23,46 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let phase = tree.path(&["status", "phase"]).and_then(Tree::text);
     pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
     pod.addresses = addresses(ctx, tree);
+    pod.owner = meta.controller.as_ref().and_then(|(kind, name)| {
+        let (kind, name) = workload_of(kind, name, &pod.labels)?;
+        Some(PodOwner { kind: ctx.name(kind), name: ctx.name(name) })
+    });
     let declared = tree.get("spec").map(declared_ports).unwrap_or_default();
     let networks = network::attachments(ctx, tree);
     let traits = PodTraits { declared, networks, resolvers: resolvers(tree) };
     Some(Lowered::Pod { pod, owners: meta.owners, traits })
+}
+
+/// The labels that the controllers of ReplicaSets set, and the kinds that own these ReplicaSets.
+const TEMPLATE_HASHES: [(&str, &str); 2] =
+    [("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout")];
+
+/// The workload of a pod, from the owner that controls it. A ReplicaSet is named after its
+/// Deployment and the hash of its template, and a Job after its CronJob and a number of minutes.
+fn workload_of<'a>(kind: &'a str, name: &'a str, labels: &Labels) -> Option<(&'a str, &'a str)> {
+    let without = |end: &str| name.strip_suffix(end)?.strip_suffix('-');
+    match kind {
+        // The kubelet owns static pods.
+        "Node" => None,
+        "ReplicaSet" => {
+            let owner = TEMPLATE_HASHES.iter().find_map(|(label, owner)| {
+                let stem = without(labels.value(label)?)?;
+                (!stem.is_empty()).then_some((*owner, stem))
+            });
+            Some(owner.unwrap_or((kind, name)))
+        }
+        "Job" => {
+            let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            let digits = name.len() - stem.len();
+            match stem.strip_suffix('-') {
+                Some(stem) if (8..=10).contains(&digits) && !stem.is_empty() => {
+                    Some(("CronJob", stem))
+                }
+                _ => Some((kind, name)),
+            }
+        }
+        _ => Some((kind, name)),
+    }
 }
 
 /// The DNS servers of a pod with `dnsPolicy: None`. With other policies, the servers of its
@@ -75,6 +111,7 @@ pub(super) fn from_spec(ctx: &mut LowerContext, tree: &Tree, name: Name, meta: &
         finished: false,
         claim: if meta.terminating { Claim::Terminating } else { Claim::Running },
         uid: meta.uid.clone(),
+        owner: None,
         location: meta.location.clone(),
     }
 }
@@ -209,4 +246,25 @@ pub(crate) fn node(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let addresses = distinct(addresses);
     let node = Node { name, labels: meta.labels, addresses, location: meta.location };
     Some(Lowered::Object(Object::Node(node)))
+}
+
+#[cfg(test)]
+mod owner_tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_belongs_to_the_workload_that_users_name() {
+        let check = |kind, name, hash: &str, expected| {
+            let labels = [("pod-template-hash", hash)].into_iter().collect();
+            assert_eq!(workload_of(kind, name, &labels), expected, "{kind} {name}");
+        };
+        check("ReplicaSet", "web-5d8f7c9", "5d8f7c9", Some(("Deployment", "web")));
+        check("ReplicaSet", "web-5d8f7c9", "other", Some(("ReplicaSet", "web-5d8f7c9")));
+        check("ReplicaSet", "-5d8f7c9", "5d8f7c9", Some(("ReplicaSet", "-5d8f7c9")));
+        check("Job", "backup-28391234", "", Some(("CronJob", "backup")));
+        check("Job", "backup-2", "", Some(("Job", "backup-2")));
+        check("Job", "28391234", "", Some(("Job", "28391234")));
+        check("StatefulSet", "db", "", Some(("StatefulSet", "db")));
+        check("Node", "n1", "", None);
+    }
 }

@@ -226,6 +226,7 @@ fn template_pod(
             terminating: false,
             uid: None,
             owners: Vec::new(),
+            controller: None,
             generated_for: None,
         };
         let mut pod = pod::from_spec(ctx, tree, name.clone(), &described);

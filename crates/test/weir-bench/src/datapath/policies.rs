@@ -185,6 +185,7 @@ impl Crowd {
             finished: false,
             claim: Claim::Running,
             uid: None,
+            owner: None,
             location: None,
         }
     }

@@ -17,6 +17,7 @@ fn pod(name: &str, uid: &str, addresses: &[u8]) -> Pod {
         finished: false,
         claim: Claim::Running,
         uid: (!uid.is_empty()).then(|| uid.into()),
+        owner: None,
         location: None,
     }
 }

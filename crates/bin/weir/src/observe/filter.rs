@@ -1,0 +1,67 @@
+//! Which flows and drops to show.
+
+use clap::{Args, ValueEnum};
+use weir_flows::{FlowRecord, FlowVerdict};
+
+/// Selects flows or drops.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ObserveFilter {
+    /// Only flows from or to pods of this namespace
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Only flows from or to this pod or workload: NAME or NAMESPACE/NAME; twice for both ends
+    #[arg(long, value_name = "POD")]
+    pod: Vec<String>,
+    /// Only flows that this policy decided: NAME or NAMESPACE/NAME
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+}
+
+/// A verdict to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VerdictArg {
+    /// Connections that passed
+    Allow,
+    /// Packets that were denied
+    Deny,
+    /// Connections that policies deny, and that passed because of audit mode
+    Audit,
+}
+
+impl VerdictArg {
+    pub(crate) fn is(self, verdict: FlowVerdict) -> bool {
+        let own = match self {
+            VerdictArg::Allow => FlowVerdict::Allow,
+            VerdictArg::Deny => FlowVerdict::Deny,
+            VerdictArg::Audit => FlowVerdict::Audit,
+        };
+        own == verdict
+    }
+}
+
+impl ObserveFilter {
+    /// Whether to show a flow.
+    pub(crate) fn shows(&self, flow: &FlowRecord) -> bool {
+        let FlowRecord { from, to, policies, .. } = flow;
+        let ends = [from, to];
+        let in_namespace =
+            self.namespace.as_ref().is_none_or(|wanted| ends.iter().any(|end| end.is_in(wanted)));
+        let has_pods = match &self.pod[..] {
+            // Each end is one of the pods, so that `--pod a --pod b` shows what happens between them.
+            [first, second, ..] => {
+                (from.is_named(first) && to.is_named(second))
+                    || (from.is_named(second) && to.is_named(first))
+            }
+            [only] => ends.iter().any(|end| end.is_named(only)),
+            [] => true,
+        };
+        let has_policy = self.policy.as_ref().is_none_or(|wanted| {
+            policies.iter().any(|rule| {
+                let namespaced =
+                    rule.namespace.as_ref().map(|space| format!("{space}/{}", rule.name));
+                rule.name == *wanted || namespaced.as_ref() == Some(wanted)
+            })
+        });
+        in_namespace && has_pods && has_policy
+    }
+}

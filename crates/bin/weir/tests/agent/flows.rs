@@ -1,0 +1,157 @@
+//! Flows of real packets, with the policies that decided.
+
+use serde_json::Value;
+use weir_model::Verdict;
+
+use crate::{
+    filter::Filter,
+    life::verdict,
+    node::Node,
+    schema,
+    swap::{CLOSED, OPEN, PODS},
+};
+
+/// The web server is a pod of a Deployment, and its policy is never used.
+fn node(filter: Filter) -> Node {
+    let node = Node::with(filter);
+    if filter == Filter::Ebpf {
+        // The eBPF programs have their own table of connections. kube-proxy makes the kernel track them.
+        let rules = "add table ip proxy; add chain ip proxy f { type filter hook forward priority 0; }; add rule ip proxy f ct state new counter";
+        let output = node.run("nft", &[rules]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let owner = "ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: front-5d8f, uid: u, controller: true}]";
+    let labels = "labels: {app: web, tier: front, pod-template-hash: 5d8f}";
+    let pods = PODS.replace("labels: {app: web, tier: front}", &format!("{labels}, {owner}"));
+    assert_ne!(pods, PODS);
+    node.write("pods.yaml", &pods);
+    node.write(
+        "idle.yaml",
+        "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: idle, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
+",
+    );
+    node
+}
+
+/// The flows of `weir flows -o json` with these arguments.
+fn flows(node: &Node, arguments: &[&str]) -> Vec<Value> {
+    let output = node.weir(&[&["flows", "-o", "json"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let flows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    flows.iter().for_each(schema::check);
+    flows
+}
+
+pub(crate) fn are_observed(filter: Filter) {
+    let node = node(filter);
+    let _agent = node.started(&[]);
+    // A ready agent may not receive the events and the reports yet.
+    for (port, verdict_of_flow) in [(OPEN, "allow"), (CLOSED, "deny")] {
+        node.until("the flow is observed", || {
+            let expected = if port == OPEN { Verdict::Allow } else { Verdict::Deny };
+            assert_eq!(verdict(&node, port), expected);
+            !flows(&node, &["--verdict", verdict_of_flow]).is_empty()
+        });
+    }
+    let all = flows(&node, &[]);
+    let find = |port: u16| all.iter().find(|flow| flow["port"] == port).unwrap();
+    let allowed = find(OPEN);
+    assert_eq!(allowed["verdict"], "allow", "{allowed}");
+    assert_eq!(allowed["from"]["kind"], "Deployment", "{allowed}");
+    assert_eq!(allowed["from"]["name"], "front", "{allowed}");
+    assert_eq!(allowed["from"]["pod"], "web", "{allowed}");
+    assert_eq!(allowed["to"]["kind"], "Pod", "{allowed}");
+    assert_eq!(allowed["protocol"], "UDP", "{allowed}");
+    assert_eq!(allowed["policies"][0]["name"], "db", "{allowed}");
+    assert_eq!(allowed["policies"][0]["rule"], 0, "{allowed}");
+    assert_eq!(allowed["policies"][0]["effect"], "allow", "{allowed}");
+    assert_eq!(allowed["sampling"]["complete"], true, "{allowed}");
+    let denied = find(CLOSED);
+    assert_eq!(denied["verdict"], "deny", "{denied}");
+    assert_eq!(denied["policies"][0]["effect"], "isolate", "{denied}");
+    assert_eq!(denied["policies"][0]["direction"], "ingress", "{denied}");
+    assert_eq!(denied["sampling"]["limitPerSecond"], 20, "{denied}");
+    assert!(all.iter().all(|flow| flow["policies"][0]["name"] == "db"), "{all:?}");
+    finds_the_policy(&node);
+    finds_unused_policies(&node);
+}
+
+/// One command shows which policy refuses a connection between two pods.
+fn finds_the_policy(node: &Node) {
+    let output = node.weir(&["flows", "--pod=shop/web", "--pod=shop/db", "--verdict=deny"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("shop/deployment/front → shop/db"), "{text}");
+    assert!(text.contains("NetworkPolicy shop/db ingress isolates"), "{text}");
+    assert!(flows(node, &["--namespace", "other"]).is_empty());
+    assert!(flows(node, &["--policy", "idle"]).is_empty());
+    assert_eq!(flows(node, &["--policy", "shop/db", "--verdict", "deny"]).len(), 1);
+    assert!(flows(node, &["--pod", "web", "--pod", "web"]).is_empty());
+}
+
+fn finds_unused_policies(node: &Node) {
+    let unused = || {
+        let output = node.weir(&["flows", "--unused", "-o", "json"]);
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(&page);
+        (output.status.code(), page["policies"].clone())
+    };
+    let expected = (Some(1), serde_json::json!(["NetworkPolicy shop/idle"]));
+    node.until("the unused policy is listed", || unused() == expected);
+    node.until("the metrics count the connections", || {
+        let (_, metrics) = node.get("/metrics").unwrap();
+        let idle = r#"weir_policy_connections_total{policy="NetworkPolicy shop/idle"} 0"#;
+        let used = r#"weir_policy_connections_total{policy="NetworkPolicy shop/db"} "#;
+        let total = r#"weir_flow_connections_total{verdict="allow"} "#;
+        metrics.contains(idle) && metrics.contains(used) && metrics.contains(total)
+    });
+}
+
+/// In audit mode a denied connection passes, and its flow says so.
+pub(crate) fn audit(filter: Filter) {
+    let node = node(filter);
+    let _agent = node.started(&["--audit"]);
+    node.until("the audited flow is observed", || {
+        assert_eq!(verdict(&node, CLOSED), Verdict::Allow);
+        !flows(&node, &["--verdict", "audit"]).is_empty()
+    });
+    let audited = flows(&node, &["--verdict", "audit"]);
+    assert_eq!(audited[0]["port"], CLOSED, "{audited:?}");
+    assert_eq!(audited[0]["policies"][0]["effect"], "isolate", "{audited:?}");
+    assert_eq!(flows(&node, &["--verdict", "deny"]), Vec::<Value>::new());
+}
+
+/// If the kernel counts packets, flows have their bytes.
+pub(crate) fn accounting() {
+    let node = node(Filter::Nftables);
+    let settings = [("nf_conntrack_acct", 1), ("nf_conntrack_udp_timeout", 1)];
+    for (name, value) in settings {
+        let write = format!("echo {value} > /proc/sys/net/netfilter/{name}");
+        let output = node.run("sh", &["-c", &write]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let _agent = node.started(&[]);
+    node.until("a connection that ended has bytes", || {
+        assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+        // Only a look at the table makes the kernel remove what timed out.
+        node.run("cat", &["/proc/net/nf_conntrack"]);
+        flows(&node, &[]).iter().any(|flow| flow["bytes"].as_u64() > Some(0))
+    });
+    let all = flows(&node, &[]);
+    let flow = all.iter().find(|flow| flow["bytes"].as_u64() > Some(0)).unwrap();
+    assert!(flow["packets"].as_u64() >= Some(1), "{flow}");
+}
+
+pub(crate) fn off() {
+    let node = node(Filter::Nftables);
+    let _agent = node.started(&["--flows", "off"]);
+    assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+    let output = node.weir(&["flows"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("the agent runs with `--flows off`"), "{message}");
+    assert!(output.stdout.is_empty());
+}

@@ -1,0 +1,227 @@
+//! Names the ends of connections, and finds the rules that decided about them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant, UNIX_EPOCH},
+};
+
+use weir_datapath::{Datapath, DropCause, Dropped, Mode};
+use weir_flows::{FlowKey, FlowPeer, FlowVerdict, Observation, Traffic, WorkloadName};
+use weir_model::{Change, Key, Name, Object, PodId, Protocol, Verdict};
+
+use super::Agent;
+use crate::{
+    AgentOptions,
+    flows::{ConnectionBatch, Link, LinkCount, decide},
+};
+
+/// The interval at which the policies of the node and their metrics are updated.
+const POLICIES_INTERVAL: Duration = Duration::from_secs(10);
+/// The kind of a workload that is a single pod.
+const POD: &str = "Pod";
+
+/// The state of the loop about flows.
+#[derive(Debug)]
+pub(super) struct FlowState {
+    is_on: bool,
+    mode: Mode,
+    /// The workloads of pods that have one.
+    workloads: BTreeMap<PodId, Arc<WorkloadName>>,
+    /// Equal names, stored once.
+    names: BTreeSet<Arc<WorkloadName>>,
+    pod_kind: Name,
+    /// Grows whenever the rules change.
+    rules: u64,
+    /// The version of the rules whose policies were published.
+    published: Option<u64>,
+    due: Instant,
+}
+
+impl FlowState {
+    pub(super) fn new(options: &AgentOptions, now: Instant) -> Self {
+        FlowState {
+            is_on: options.flows.is_some(),
+            mode: options.mode,
+            workloads: BTreeMap::new(),
+            names: BTreeSet::new(),
+            pod_kind: POD.into(),
+            rules: 0,
+            published: None,
+            due: now,
+        }
+    }
+
+    /// The rules of the program changed.
+    pub(super) fn set_rules_changed(&mut self) {
+        self.rules += 1;
+    }
+
+    /// Observes the workloads of pods.
+    pub(super) fn observe(&mut self, changes: &[Change]) {
+        if !self.is_on {
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Put(Object::Pod(pod)) => match &pod.owner {
+                    Some(owner) => {
+                        let namespace = pod.id.namespace.clone();
+                        let (kind, name) = (owner.kind.clone(), owner.name.clone());
+                        let workload = self.intern(WorkloadName { namespace, kind, name });
+                        self.workloads.insert(pod.id.clone(), workload);
+                    }
+                    None => _ = self.workloads.remove(&pod.id),
+                },
+                Change::Remove(Key::Pod(id)) => _ = self.workloads.remove(id),
+                _ => (),
+            }
+        }
+    }
+
+    fn intern(&mut self, name: WorkloadName) -> Arc<WorkloadName> {
+        if let Some(known) = self.names.get(&name) {
+            return known.clone();
+        }
+        if self.names.len() > 2 * self.workloads.len() + 1024 {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+        }
+        let name = Arc::new(name);
+        self.names.insert(name.clone());
+        name
+    }
+
+    fn workload(&self, pod: &PodId) -> Arc<WorkloadName> {
+        self.workloads.get(pod).cloned().unwrap_or_else(|| {
+            let PodId { namespace, name } = pod.clone();
+            Arc::new(WorkloadName { namespace, kind: self.pod_kind.clone(), name })
+        })
+    }
+}
+
+impl<D: Datapath> Agent<D> {
+    /// Connections began or ended. Those of no pod of this node are left out.
+    pub(super) fn observe_connections(&mut self, batch: ConnectionBatch) {
+        let ConnectionBatch { links, time } = batch;
+        let program = self.ledger.program();
+        let observed = links.into_iter().filter_map(|(link, count)| {
+            let verdict = match self.flows.mode {
+                Mode::Enforce => FlowVerdict::Allow,
+                Mode::Audit => match self.verdict(&link) {
+                    Verdict::Allow => FlowVerdict::Allow,
+                    Verdict::Deny => FlowVerdict::Audit,
+                },
+            };
+            Some((self.observation(&link, count, verdict, time)?, link))
+        });
+        let observed: Vec<(Observation, Link)> = observed.collect();
+        let rules = self.flows.rules;
+        self.reporter.observe_flows(|table| {
+            for (observation, link) in observed {
+                let verdict = observation.key.verdict;
+                table.observe(observation, rules, || {
+                    let decided = decide(program, (link.from, link.to), named_port(&link));
+                    match verdict {
+                        FlowVerdict::Allow => decided.allowing(),
+                        FlowVerdict::Deny | FlowVerdict::Audit => decided.denying(None),
+                    }
+                });
+            }
+        });
+    }
+
+    /// Packets were denied. In audit mode they passed, and their connections are observed.
+    pub(super) fn observe_denied(&mut self, packets: &[Dropped]) {
+        if !self.flows.is_on || self.flows.mode == Mode::Audit {
+            return;
+        }
+        let program = self.ledger.program();
+        let observed = packets.iter().filter_map(|packet| {
+            let DropCause::Rules(direction) = packet.cause else { return None };
+            let port = packet.ports.map(|(_, port)| port);
+            let link = Link { from: packet.from, to: packet.to, protocol: packet.protocol, port };
+            let count = LinkCount { connections: 1, traffic: None };
+            let time = packet.time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            let time = u64::try_from(time).unwrap_or(u64::MAX);
+            let observation = self.observation(&link, count, FlowVerdict::Deny, time)?;
+            Some((observation, link, direction))
+        });
+        let observed: Vec<_> = observed.collect();
+        let rules = self.flows.rules;
+        self.reporter.observe_flows(|table| {
+            for (observation, link, direction) in observed {
+                table.observe(observation, rules, || {
+                    let decided = decide(program, (link.from, link.to), named_port(&link));
+                    decided.denying(Some(direction))
+                });
+            }
+        });
+    }
+
+    /// Publishes the policies of this node and their use, if it is time.
+    pub(super) fn publish_policies(&mut self, now: Instant) {
+        if !self.flows.is_on || now < self.flows.due {
+            return;
+        }
+        self.flows.due = now + POLICIES_INTERVAL;
+        let policies = (self.flows.published != Some(self.flows.rules)).then(|| {
+            let policies = self.engine.policies_in_use();
+            policies.iter().map(ToString::to_string).collect()
+        });
+        self.flows.published = Some(self.flows.rules);
+        self.reporter.publish_flows(policies);
+    }
+
+    fn observation(
+        &self,
+        link: &Link,
+        count: LinkCount,
+        verdict: FlowVerdict,
+        time: u64,
+    ) -> Option<Observation> {
+        let program = self.ledger.program();
+        let is_from_here = program.owner(link.from).is_some();
+        if !is_from_here && program.owner(link.to).is_none() {
+            return None;
+        }
+        let LinkCount { connections, traffic } = count;
+        if connections == 0 && traffic == Some(Traffic::default()) {
+            return None;
+        }
+        let (from, from_pod) = self.peer(link.from);
+        let (to, to_pod) = self.peer(link.to);
+        Some(Observation {
+            key: FlowKey { from, to, protocol: link.protocol, port: link.port, verdict },
+            is_from_here,
+            pods: (from_pod, to_pod),
+            time,
+            connections,
+            traffic,
+        })
+    }
+
+    /// The workload and the pod of an address.
+    fn peer(&self, address: IpAddr) -> (FlowPeer, Option<Name>) {
+        let local = self.ledger.program().owner(address).map(|(id, _)| id.clone());
+        match local.or_else(|| self.engine.owner(address)) {
+            None => (FlowPeer::Address(address), None),
+            Some(pod) => (FlowPeer::Workload(self.flows.workload(&pod)), Some(pod.name)),
+        }
+    }
+
+    fn verdict(&self, link: &Link) -> Verdict {
+        let program = self.ledger.program();
+        match named_port(link) {
+            None => program.verdict_without_ports(link.from, link.to),
+            Some((protocol, port)) => {
+                let Link { from, to, .. } = *link;
+                program.verdict(&weir_model::Flow { from, to, protocol, port })
+            }
+        }
+    }
+}
+
+fn named_port(link: &Link) -> Option<(Protocol, u16)> {
+    Protocol::from_number(link.protocol).zip(link.port)
+}
