@@ -6,7 +6,9 @@ use std::{
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use ipnet::IpNet;
-use weir_agent::{AgentError, AgentOptions, DropReports, Source, Sysctls};
+use weir_agent::{
+    AgentError, AgentOptions, DropReports, FlowExport, FlowLog, OtlpCollector, Source, Sysctls,
+};
 use weir_datapath::{Datapath, Established, Mode, Rejection};
 use weir_flows::FlowLimits;
 use weir_kube::{Access, ApiError, RetryPolicy};
@@ -114,6 +116,20 @@ pub(crate) struct AgentCommand {
     /// Whether the agent observes the connections of pods, for `weir flows`
     #[arg(long, value_name = "WHEN", value_enum, default_value = "on")]
     flows: FlowsArg,
+    /// A file to which the agent appends each flow that changed, as a line of JSON, every 5 seconds;
+    /// only its owner can read it
+    #[arg(long, value_name = "PATH")]
+    flow_log: Option<PathBuf>,
+    /// The size at which the flow log is rotated, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    flow_log_size: u64,
+    /// The number of older flow logs: PATH.1, PATH.2 and so on
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
+    flow_log_files: u32,
+    /// An OpenTelemetry collector to which the agent sends each flow that changed, as a log record:
+    /// OTLP over HTTP with JSON, without TLS [default: none]
+    #[arg(long, value_name = "http://HOST:PORT", value_parser = OtlpCollector::parse)]
+    flow_otlp: Option<OtlpCollector>,
     /// The socket on which the CNI plugin waits for a pod's rules; with `--cleanup`, the socket to
     /// remove [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "once")]
@@ -378,6 +394,14 @@ impl AgentCommand {
             encapsulation: self.encapsulation.into(),
             resolvers: self.supports_names().then(|| self.resolvers.clone()),
             flows: (self.flows == FlowsArg::On).then(FlowLimits::default),
+            flow_export: FlowExport {
+                log: self.flow_log.clone().map(|path| FlowLog {
+                    path,
+                    max_bytes: self.flow_log_size << 20,
+                    older_files: self.flow_log_files,
+                }),
+                collector: self.flow_otlp.clone(),
+            },
             budget: self.budget.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),

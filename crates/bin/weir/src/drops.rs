@@ -10,9 +10,9 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent::ADDRESS,
     exit::Exit,
     failure::Failure,
+    observe::{AgentLine, Agents, AgentsArgs, ClusterAgents, ObserveFilter, report_away},
     present::{self, Schema, Structured},
     status,
 };
@@ -23,18 +23,29 @@ use crate::{
 /// or the admin policy that denies. The data comes from the agent of this node, which keeps the
 /// last 1000 drops. In audit mode these are packets that the rules would have dropped, and that
 /// passed; the output says so.
+///
+/// With --all-nodes, or as `kubectl weir drops`, it shows the drops of all nodes of a cluster in the order of
+/// time. It runs `weir drops` in the pods of the agents, which needs `create` on pods/exec in their
+/// namespace. Nodes that do not answer are named.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops -o json --agent 127.0.0.1:9640"
+    after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops --all-nodes -n shop\n  weir drops -o json --agent 127.0.0.1:9640"
 )]
 pub(crate) struct DropsCommand {
     /// Keep printing new drops until interrupted
     #[arg(long)]
     follow: bool,
-    /// The HTTP address of the agent
-    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
-    agent: String,
-    /// Output format; with --follow, JSON is one object per line
+    #[command(flatten)]
+    filter: ObserveFilter,
+    /// Print JSON as one object per line, for the command that asks all agents
+    #[arg(long, hide = true)]
+    lines: bool,
+    /// Print an empty line while nothing is dropped, for the command that asks all agents
+    #[arg(long, hide = true, requires = "follow")]
+    heartbeat: bool,
+    #[command(flatten)]
+    agents: AgentsArgs,
+    /// Output format; with --follow or --all-nodes, JSON is one object per line
     #[arg(short, long, value_enum, default_value = "text")]
     output: DropsFormat,
 }
@@ -76,6 +87,9 @@ struct Page {
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Dropped {
+    /// The node, if several were asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
     number: u64,
     pub(crate) time: String,
     pub(crate) direction: String,
@@ -100,23 +114,29 @@ pub(crate) struct Dropped {
 
 impl DropsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let mut page = self.request(0, 0)?;
+        let agent = match self.agents.agents()? {
+            Agents::One(agent) => AskedAgent { address: agent, command: self },
+            Agents::Cluster(cluster) => return self.run_cluster(&cluster, out),
+        };
+        let mut page = agent.request(0, 0)?;
         if let Some(why) = &page.drops_unavailable {
             anstream::eprintln!("the agent cannot receive reports of dropped packets: {why}");
         }
         if self.follow {
             // Unbuffered, and until the reader closes the pipe.
-            return match self.follow(page, &mut anstream::stdout().lock()) {
+            return match agent.follow(page, &mut anstream::stdout().lock()) {
                 Err(error) if is_closed(&error) => Ok(Exit::Yes),
                 done => done,
             };
         }
         while page.more && page.drops.len() < MAX_DROPS {
-            let Page { drops, last, more, .. } = self.request(page.last, 0)?;
+            let Page { drops, last, more, .. } = agent.request(page.last, 0)?;
             page.drops.extend(drops);
             (page.last, page.more) = (last, more);
         }
+        page.drops.retain(|drop| self.filter.shows_drop(drop));
         match self.output {
+            DropsFormat::Json if self.lines => self.write(&page.drops, out)?,
             DropsFormat::Json => {
                 present::value(out, Structured::Json, Schema::Drops, &page)?;
             }
@@ -129,6 +149,68 @@ impl DropsCommand {
         Ok(Exit::Yes)
     }
 
+    /// Shows the drops of all nodes.
+    fn run_cluster(&self, cluster: &ClusterAgents, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let mut words = ["drops", "--output=json"].map(str::to_owned).to_vec();
+        words.extend(self.filter.arguments());
+        if self.follow {
+            words.extend(["--follow", "--heartbeat"].map(str::to_owned));
+            let out = &mut anstream::stdout().lock();
+            let followed = cluster.follow(&words, |lines| {
+                let mut drops: Vec<Dropped> = lines.iter().filter_map(parse).collect();
+                drops.sort_by(|one, other| one.time.cmp(&other.time));
+                self.write(&drops, out)?;
+                Ok(out.flush()?)
+            });
+            return match followed {
+                Err(error) if is_closed(&error) => Ok(Exit::Yes),
+                done => done.map(|()| Exit::Yes),
+            };
+        }
+        words.push("--lines".into());
+        let mut drops = Vec::new();
+        let away = cluster.collect(&words, |line| {
+            drops.extend(parse(&line));
+            Ok(())
+        })?;
+        away.iter().for_each(report_away);
+        drops.sort_by(|one: &Dropped, other| one.time.cmp(&other.time));
+        self.write(&drops, out)?;
+        if drops.is_empty() && self.output == DropsFormat::Text {
+            anstream::eprintln!("no such packet was dropped since the agents started");
+        }
+        Ok(Exit::Yes)
+    }
+
+    /// Writes drops as text, or as lines of JSON.
+    fn write(&self, drops: &[Dropped], out: &mut dyn Write) -> anyhow::Result<()> {
+        match self.output {
+            DropsFormat::Text => present::drops::write(out, drops)?,
+            DropsFormat::Json => {
+                for drop in drops {
+                    serde_json::to_writer(&mut *out, &Schema::Drop.tag(drop))
+                        .map_err(io::Error::from)?;
+                    writeln!(out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a line of an agent.
+fn parse(line: &AgentLine) -> Option<Dropped> {
+    let drop: Dropped = serde_json::from_str(&line.line).ok()?;
+    Some(Dropped { node: Some(line.node.clone()), ..drop })
+}
+
+/// The agent at an address.
+struct AskedAgent<'a> {
+    address: &'a str,
+    command: &'a DropsCommand,
+}
+
+impl AskedAgent<'_> {
     fn follow(&self, mut page: Page, out: &mut dyn Write) -> anyhow::Result<Exit> {
         loop {
             if page.missed > 0 {
@@ -137,16 +219,11 @@ impl DropsCommand {
                     page.missed
                 );
             }
-            match self.output {
-                DropsFormat::Text => present::drops::write(out, &page.drops)?,
-                DropsFormat::Json => {
-                    for drop in &page.drops {
-                        serde_json::to_writer(&mut *out, &Schema::Drop.tag(drop))
-                            .map_err(io::Error::from)?;
-                        writeln!(out)?;
-                    }
-                }
+            if page.drops.is_empty() && self.command.heartbeat {
+                writeln!(out)?;
             }
+            page.drops.retain(|drop| self.command.filter.shows_drop(drop));
+            self.command.write(&page.drops, out)?;
             out.flush()?;
             page = self.wait(page.last);
         }
@@ -169,24 +246,24 @@ impl DropsCommand {
     }
 
     fn request(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
-        let answer = fetch(&self.agent, &format!("/drops?after={after}&wait={wait}"), wait);
+        let answer = fetch(self.address, &format!("/drops?after={after}&wait={wait}"), wait);
         let body = answer.map_err(|error| {
-            if status::is_opflex(&self.agent) {
+            if status::is_opflex(self.address) {
                 let what = format!(
                     "the agent at {} writes files for opflex-agent, and weir does not see the \
                      packets that opflex-agent drops",
-                    self.agent
+                    self.address
                 );
                 let hint = "use the counters and the drop log of opflex-agent; `weir status` has \
                     the state of the agent";
                 return Failure::new(what, hint);
             }
             let hint = "start `weir agent` on this node, or give its address with `--agent`";
-            Failure::new(format!("no agent answers at {}: {error:#}", self.agent), hint)
+            Failure::new(format!("no agent answers at {}: {error:#}", self.address), hint)
         })?;
         serde_json::from_str(&body).map_err(|_| {
             let hint = "check the address in `--agent`";
-            Failure::new(format!("the server at {} is not a weir agent", self.agent), hint).into()
+            Failure::new(format!("the server at {} is not a weir agent", self.address), hint).into()
         })
     }
 }

@@ -110,6 +110,8 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Datapath(datapath) => datapath.run(out),
         Command::Drops(drops) => drops.run(out),
         Command::Flows(flows) => flows.run(out),
+        Command::Top(top) => top.run(out),
+        Command::Bundle(bundle) => bundle.run(out),
         Command::Names(names) => names.run(out),
         Command::Status(status) => status.run(out),
         Command::Wait(wait) => wait.run(out),

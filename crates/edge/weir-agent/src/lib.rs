@@ -37,6 +37,7 @@ mod threads;
 
 pub use cni::PodReader;
 use event::AgentEvent;
+pub use flows::{FlowExport, FlowLog, OtlpCollector};
 pub use kernel_settings::{Sysctls, check_node};
 pub use lock::LockError;
 pub use run::{AgentError, AgentOptions, DropReports, MachineAddresses, cleanup, once, run};

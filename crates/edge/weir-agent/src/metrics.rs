@@ -57,7 +57,8 @@ pub(crate) struct AgentMetrics {
 }
 
 /// The stages that errors are counted by.
-pub(crate) const STAGES: [&str; 7] = ["source", "apply", "drift", "cut", "drops", "cni", "journal"];
+pub(crate) const STAGES: [&str; 8] =
+    ["source", "apply", "drift", "cut", "drops", "cni", "journal", "export"];
 
 impl AgentMetrics {
     /// Creates and registers the metrics.

@@ -22,10 +22,13 @@ use weir_runtime::{
     http::{ListenError, bind},
 };
 
+#[cfg(target_os = "linux")]
+use crate::dns::QueuedDns;
 use crate::{
     AgentEvent, Source, Surroundings, Sysctls,
     agent::{Agent, Plugins},
     cni::{self, PluginSocket},
+    flows::{self, FlowExport},
     http::Offer,
     lock::{Lock, LockError},
     report::AgentReport,
@@ -33,8 +36,6 @@ use crate::{
     source::SourceWatch,
     threads,
 };
-#[cfg(target_os = "linux")]
-use crate::{dns::QueuedDns, flows};
 
 /// The capacity of the loop's queue.
 const QUEUE_LENGTH: usize = 4096;
@@ -83,6 +84,8 @@ pub struct AgentOptions {
     pub resolvers: Option<Vec<Block>>,
     /// The limits of observed flows. `None` if connections are not observed.
     pub flows: Option<FlowLimits>,
+    /// Where flows are written to.
+    pub flow_export: FlowExport,
     /// The most that policies may use.
     pub budget: Budget,
     /// Whether the agent may change kernel settings.
@@ -228,6 +231,10 @@ pub fn run<D: Datapath>(
     #[cfg(target_os = "linux")]
     if options.flows.is_some() {
         flows::watch(report.clone(), sender.clone()).map_err(AgentError::Start)?;
+    }
+    if options.flows.is_some() && !options.flow_export.is_empty() {
+        let (export, node) = (options.flow_export.clone(), options.node.to_string());
+        flows::export(export, node, options.version, report.clone()).map_err(AgentError::Start)?;
     }
     let AgentOptions { node, datapath: name, mode, source, .. } = options;
     let reader = source.reader().map_err(AgentError::Start)?.filter(|_| serves_plugins);

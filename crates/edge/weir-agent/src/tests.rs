@@ -79,6 +79,7 @@ fn options(source: &Path) -> AgentOptions {
         encapsulation: Verdict::Deny,
         resolvers: None,
         flows: Some(weir_flows::FlowLimits::default()),
+        flow_export: crate::FlowExport::default(),
         budget: Budget::default(),
         sysctls: Sysctls::Report,
         version: "1.2.3",

@@ -11,12 +11,14 @@
 //! *Invariant*: the limits of a table bound its memory, whatever pods send.
 
 mod line;
+mod otlp;
 mod page;
 mod record;
 mod table;
 mod uses;
 
 pub use line::{MAX_LINE_BYTES, RecordError, read_records, write_record};
+pub use otlp::otlp_logs;
 pub use page::{FlowsPage, PoliciesPage};
 pub use record::{
     DecidingRule, FlowRecord, FlowVerdict, RecordEnd, RuleDirection, RuleEffect, SCHEMA, Sampling,

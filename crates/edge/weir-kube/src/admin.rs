@@ -110,6 +110,23 @@ impl AdminClient {
         })
     }
 
+    /// The body of an answer that is text, such as a log.
+    pub fn text(&self, path: &str) -> Result<String, ApiError> {
+        let request = Request::builder().uri(path).body(Vec::new()).map_err(|error| {
+            ApiError::Garbled { resource: path.to_owned(), message: error.to_string() }
+        })?;
+        let send = |client: Client| async move { client.request_text(request).await };
+        self.runtime.block_on(self.client.request("get", &resource_of(path), send))
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(crate) fn api(&self) -> &ApiClient {
+        &self.client
+    }
+
     fn send(
         &self,
         verb: &'static str,

@@ -32,6 +32,7 @@
 //!   nodes, and memcacheds.memcached.c5c3.io only for lints.
 //!
 //! * [`AdminClient`]: the rights of the user who installs weir.
+//! * [`PodStreams`], for commands that ask all agents: `create` on pods/exec.
 //! * [`PodRunner`], for `weir test --live`: `get` on pods and `patch` on pods/ephemeralcontainers.
 //!
 //! The agent uses the first three, [`NodeReporter`] if it reports, and nothing else.
@@ -46,6 +47,7 @@ mod item;
 mod kind;
 mod node_report;
 mod pod_runner;
+mod pod_streams;
 mod pods;
 mod recorder;
 mod reference;
@@ -65,6 +67,7 @@ pub use item::{Item, Revision, WireObject};
 pub use kind::{ClusterKinds, NAMESPACES, PODS, policy_kinds};
 pub use node_report::{LEASES, NodeReport, NodeReporter, REPORTS};
 pub use pod_runner::{PodRun, PodRunError, PodRunner};
+pub use pod_streams::{PodStreams, StreamItem};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};

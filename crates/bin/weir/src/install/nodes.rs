@@ -50,6 +50,54 @@ impl NodeState {
     }
 }
 
+/// The agents of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct AgentPods {
+    /// Those that run.
+    pub(crate) running: Vec<AgentPod>,
+    /// The nodes without a running agent, and the reason.
+    pub(crate) away: Vec<(String, String)>,
+}
+
+/// The pod of a running agent.
+#[derive(Debug)]
+pub(crate) struct AgentPod {
+    pub(crate) node: String,
+    pod: Value,
+}
+
+impl AgentPod {
+    /// The program weir with these words, which asks the agent of this pod.
+    pub(crate) fn command(&self, namespace: &str, words: &[String]) -> PodCommand {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        command(namespace, &self.pod, &words)
+    }
+}
+
+/// Lists the agents. Without permission to list nodes, nodes without an agent are not known.
+pub(crate) fn agents(client: &AdminClient, namespace: &str) -> Result<AgentPods, ApiError> {
+    let selector = "labelSelector=app.kubernetes.io%2Fname%3Dweir";
+    let pods = client.list(&format!("/api/v1/namespaces/{namespace}/pods?{selector}"))?;
+    let mut agents = AgentPods::default();
+    for pod in pods.into_iter().filter(is_agent) {
+        let node = text(&pod["spec"]["nodeName"]);
+        match not_running(&pod) {
+            None => agents.running.push(AgentPod { node, pod }),
+            Some(reason) => agents.away.push((node, reason)),
+        }
+    }
+    let runs = |agents: &AgentPods, node: &str| agents.running.iter().any(|one| one.node == node);
+    let stopped = std::mem::take(&mut agents.away);
+    agents.away = stopped.into_iter().filter(|(node, _)| !runs(&agents, node)).collect();
+    for node in client.list("/api/v1/nodes").unwrap_or_default() {
+        let name = text(&node["metadata"]["name"]);
+        if !runs(&agents, &name) && !agents.away.iter().any(|(known, _)| *known == name) {
+            agents.away.push((name, "no agent runs on this node".into()));
+        }
+    }
+    Ok(agents)
+}
+
 /// Reads all nodes, and the status of each agent through the API server. This runs `weir status` in the
 /// pods, because the agents listen on the loopback interface of their nodes only.
 pub(crate) fn read(client: &AdminClient, namespace: &str) -> Result<Vec<NodeState>, ApiError> {
@@ -59,7 +107,8 @@ pub(crate) fn read(client: &AdminClient, namespace: &str) -> Result<Vec<NodeStat
     let agents: Vec<&Value> = pods.iter().filter(|pod| is_agent(pod)).collect();
     let running: Vec<&Value> =
         agents.iter().copied().filter(|pod| not_running(pod).is_none()).collect();
-    let commands: Vec<PodCommand> = running.iter().map(|pod| command(namespace, pod)).collect();
+    let commands: Vec<PodCommand> =
+        running.iter().map(|pod| status_command(namespace, pod)).collect();
     let answers = client.run(&commands);
     let answered: Vec<(&Value, Result<String, ApiError>)> =
         running.into_iter().zip(answers).collect();
@@ -151,14 +200,21 @@ fn not_running(pod: &Value) -> Option<String> {
 }
 
 /// The command that prints the status of an agent.
-fn command(namespace: &str, pod: &Value) -> PodCommand {
+fn status_command(namespace: &str, pod: &Value) -> PodCommand {
+    command(namespace, pod, &["status", "--output=json"])
+}
+
+/// A command that asks the agent of a pod.
+fn command(namespace: &str, pod: &Value, words: &[&str]) -> PodCommand {
     let is_windows = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "windows";
     let program = if is_windows { "weir.exe" } else { "/usr/local/bin/weir" };
-    let mut command = vec![program.to_owned(), "status".into(), "--output=json".into()];
+    let mut command = vec![program.to_owned()];
+    command.extend(words.iter().map(|word| (*word).to_owned()));
     let arguments = pod["spec"]["containers"][0]["args"].as_array();
     let arguments = arguments.into_iter().flatten().filter_map(Value::as_str);
     let address = arguments.filter_map(|one| one.strip_prefix("--http=")).next();
-    command.extend(address.map(|address| format!("--agent={address}")));
+    let asks_agent = words.first() != Some(&"version");
+    command.extend(address.filter(|_| asks_agent).map(|address| format!("--agent={address}")));
     PodCommand {
         namespace: namespace.into(),
         pod: text(&pod["metadata"]["name"]),
@@ -275,7 +331,7 @@ mod tests {
             "metadata": {"name": "p", "labels": {}},
             "spec": {"containers": [{"args": ["agent", "--http=127.0.0.1:9999"]}]},
         });
-        let command = command("n", &pod).command.join(" ");
+        let command = status_command("n", &pod).command.join(" ");
         assert_eq!(command, "/usr/local/bin/weir status --output=json --agent=127.0.0.1:9999");
     }
 }

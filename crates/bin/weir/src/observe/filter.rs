@@ -3,6 +3,8 @@
 use clap::{Args, ValueEnum};
 use weir_flows::{FlowRecord, FlowVerdict};
 
+use crate::drops::Dropped;
+
 /// Selects flows or drops.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ObserveFilter {
@@ -37,6 +39,14 @@ impl VerdictArg {
         };
         own == verdict
     }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            VerdictArg::Allow => "allow",
+            VerdictArg::Deny => "deny",
+            VerdictArg::Audit => "audit",
+        }
+    }
 }
 
 impl ObserveFilter {
@@ -63,5 +73,43 @@ impl ObserveFilter {
             })
         });
         in_namespace && has_pods && has_policy
+    }
+
+    /// Whether to show a drop.
+    pub(crate) fn shows_drop(&self, drop: &Dropped) -> bool {
+        let pods = [drop.from_pod.as_deref(), drop.to_pod.as_deref()];
+        let is_pod = |pod: Option<&str>, wanted: &str| {
+            pod.is_some_and(|pod| {
+                pod == wanted || pod.split_once('/').is_some_and(|(_, name)| name == wanted)
+            })
+        };
+        let in_namespace = self.namespace.as_ref().is_none_or(|wanted| {
+            let is_in = |pod: &Option<&str>| {
+                pod.and_then(|pod| pod.split_once('/')).is_some_and(|(space, _)| space == wanted)
+            };
+            pods.iter().any(is_in)
+        });
+        let has_pods = match &self.pod[..] {
+            [first, second, ..] => {
+                (is_pod(pods[0], first) && is_pod(pods[1], second))
+                    || (is_pod(pods[0], second) && is_pod(pods[1], first))
+            }
+            [only] => pods.into_iter().any(|pod| is_pod(pod, only)),
+            [] => true,
+        };
+        let has_policy = self.policy.as_ref().is_none_or(|wanted| {
+            drop.policies.iter().filter_map(|policy| policy.split_once(' ')).any(|(_, name)| {
+                name == wanted || name.split_once('/').is_some_and(|(_, name)| name == wanted)
+            })
+        });
+        in_namespace && has_pods && has_policy
+    }
+
+    /// The arguments that select the same.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let namespace = self.namespace.iter().map(|value| format!("--namespace={value}"));
+        let pods = self.pod.iter().map(|value| format!("--pod={value}"));
+        let policy = self.policy.iter().map(|value| format!("--policy={value}"));
+        namespace.chain(pods).chain(policy).collect()
     }
 }

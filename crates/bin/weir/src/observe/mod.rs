@@ -1,10 +1,16 @@
 //! `weir flows`, `weir top` and `weir bundle`, and the agents that they ask.
 
+mod agents;
+mod bundle;
 mod filter;
 mod flows;
 mod local;
+mod top;
 
 pub(crate) use self::{
+    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, report as report_away},
+    bundle::BundleCommand,
     filter::{ObserveFilter, VerdictArg},
     flows::FlowsCommand,
+    top::TopCommand,
 };

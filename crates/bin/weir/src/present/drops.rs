@@ -25,8 +25,9 @@ pub(crate) fn write(out: &mut dyn Write, drops: &[Dropped]) -> io::Result<()> {
         }
         let (from, to) = (name(&drop.from_pod, &drop.from), name(&drop.to_pod, &drop.to));
         let passed = if drop.passed { Painted(SOME, " passed (audit)") } else { Painted(SOME, "") };
+        let node = drop.node.as_ref().map(|node| format!(" {}", Plain(node))).unwrap_or_default();
         let head = format!(
-            "{} {}{passed} {}",
+            "{}{node} {}{passed} {}",
             Painted(FAINT, &drop.time),
             Plain(&drop.direction),
             Painted(STRONG, format!("{from} → {to}{port}"))

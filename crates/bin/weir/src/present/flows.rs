@@ -34,7 +34,8 @@ pub(crate) fn write(out: &mut dyn Write, flows: &[FlowRecord]) -> io::Result<()>
     Ok(())
 }
 
-fn port(flow: &FlowRecord) -> String {
+/// The port and the protocol of a flow.
+pub(crate) fn port(flow: &FlowRecord) -> String {
     match flow.port {
         Some(port) => format!(" {port}/{}", flow.protocol),
         None => format!(" {}", flow.protocol),

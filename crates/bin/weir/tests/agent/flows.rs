@@ -1,5 +1,14 @@
 //! Flows of real packets, with the policies that decided.
 
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
 use serde_json::Value;
 use weir_model::Verdict;
 
@@ -154,4 +163,59 @@ pub(crate) fn off() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("the agent runs with `--flows off`"), "{message}");
     assert!(output.stdout.is_empty());
+}
+
+/// Flows go to a file that is rotated, and to a collector.
+pub(crate) fn export() {
+    let node = node(Filter::Nftables);
+    let collector = node.lab.on_node("n1", || TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let address = format!("http://{}", collector.local_addr().unwrap());
+    let (sender, requests) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in collector.incoming() {
+            let mut stream = stream.unwrap();
+            let request = receive(&stream);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+            if sender.send(request).is_err() {
+                return;
+            }
+        }
+    });
+    let log = node.path().with_extension("flows");
+    let file = log.to_str().unwrap();
+    let _agent = node.started(&["--flow-log", file, "--flow-otlp", &address]);
+    node.until("the flow is in the file", || {
+        assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+        fs::read_to_string(&log).is_ok_and(|text| text.contains(&OPEN.to_string()))
+    });
+    for line in fs::read_to_string(&log).unwrap().lines() {
+        schema::check(&serde_json::from_str(line).unwrap());
+    }
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&log).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let (head, body) = requests.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(head.starts_with("POST /v1/logs HTTP/1.1"), "{head}");
+    let record = &body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
+    assert_eq!(record["eventName"], "weir.flow", "{body}");
+    fs::remove_file(log).unwrap();
+}
+
+/// Reads a request: its first line and its body.
+fn receive(stream: &std::net::TcpStream) -> (String, Value) {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).unwrap();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    (first, serde_json::from_slice(&body).unwrap())
 }

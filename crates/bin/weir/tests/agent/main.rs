@@ -84,6 +84,7 @@ fn main() -> ExitCode {
         with(Filter::Nftables, "a_flow_of_audit_mode_says_so", flows::audit),
         trial("flows_have_bytes_if_the_kernel_counts", flows::accounting),
         trial("flows_can_be_switched_off", flows::off),
+        trial("flows_go_to_a_file_and_to_a_collector", flows::export),
     ]);
     let filters = [Filter::Nftables, Filter::IptablesNft, Filter::IptablesLegacy];
     for filter in filters.into_iter().chain([Filter::Ebpf]) {

@@ -93,6 +93,7 @@ impl Bench {
             resolvers: None,
             budget: weir_engine::Budget::default(),
             flows: None,
+            flow_export: crate::FlowExport::default(),
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };

@@ -10,6 +10,7 @@
 //! counts packets. Packets in between cost nothing.
 
 mod decide;
+mod export;
 mod store;
 #[cfg(target_os = "linux")]
 mod watch;
@@ -17,6 +18,8 @@ mod watch;
 use std::{collections::BTreeMap, net::IpAddr};
 
 pub(crate) use decide::decide;
+pub(crate) use export::export;
+pub use export::{FlowExport, FlowLog, OtlpCollector};
 pub(crate) use store::FlowStore;
 #[cfg(target_os = "linux")]
 pub(crate) use watch::watch;

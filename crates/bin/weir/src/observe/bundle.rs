@@ -1,0 +1,262 @@
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{BufWriter, Write},
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::{Value, json};
+use weir_kube::ApiError;
+
+use super::agents::{AgentsArgs, ClusterAgents};
+use crate::{exit::Exit, present::plain::Plain};
+
+/// Collect what a bug report needs in a tar file
+///
+/// Collects the versions, the state of all nodes and agents, findings, the settings of the agents, recent
+/// drops and flows, the uses of policies, and the logs of the agents. It leaves out Secrets and the values
+/// of environment variables. The file contains names and addresses of pods: look at it before you pass it
+/// on. A part that cannot be read does not end the command; the file `errors.txt` lists it.
+///
+/// This needs `create` on pods/exec, `get` on pods/log, and `list` on pods and nodes.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  weir bundle\n  weir bundle --file weir.tar --context prod")]
+pub(crate) struct BundleCommand {
+    /// The file to write [default: weir-bundle-SECONDS.tar]
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// The number of lines of each log
+    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
+    log_lines: u32,
+    #[command(flatten)]
+    agents: AgentsArgs,
+}
+
+/// The commands that run in the pods of agents, and the files for their output.
+const COMMANDS: [(&str, &[&str]); 5] = [
+    ("status.json", &["status", "--output=json"]),
+    ("drops.jsonl", &["drops", "--output=json", "--lines"]),
+    ("flows.jsonl", &["flows", "--output=json"]),
+    ("policies.json", &["flows", "--uses"]),
+    ("version.json", &["version", "--output=json"]),
+];
+
+/// The most bytes of one file. The rest is left out.
+const MAX_FILE_BYTES: usize = 32 << 20;
+
+impl BundleCommand {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let cluster = self.agents.cluster()?;
+        let mut bundle = Bundle::default();
+        bundle.add("version.txt", format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+        bundle.add_json("server.json", cluster.client.get("/version"));
+        let nodes = cluster
+            .client
+            .list("/api/v1/nodes")
+            .map(|nodes| json!(nodes.iter().map(node_facts).collect::<Vec<_>>()));
+        bundle.add_json("nodes.json", nodes.map(Some));
+        let namespace = &cluster.namespace;
+        let sets = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets");
+        let sets = cluster
+            .client
+            .list(&sets)
+            .map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
+        bundle.add_json("daemonsets.json", sets.map(Some));
+        let pods = cluster.client.list(&format!("/api/v1/namespaces/{namespace}/pods"));
+        let names: Vec<String> = pods.iter().flatten().filter_map(pod_name).collect();
+        let pods = pods.map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
+        bundle.add_json("pods.json", pods.map(Some));
+        for (file, words) in COMMANDS {
+            bundle.collect(&cluster, file, words)?;
+        }
+        for name in names {
+            let path = format!(
+                "/api/v1/namespaces/{namespace}/pods/{name}/log?tailLines={}",
+                self.log_lines
+            );
+            match cluster.client.text(&path) {
+                Ok(log) => bundle.add(&format!("logs/{name}.log"), log),
+                Err(error) => bundle.failed(&format!("logs/{name}.log"), &error),
+            }
+        }
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let name = format!("weir-bundle-{seconds}");
+        let path = self.file.clone().unwrap_or_else(|| format!("{name}.tar").into());
+        let count = bundle.write(&path, &name, seconds)?;
+        writeln!(out, "wrote {count} files to {}", Plain(path.display()))?;
+        for error in &bundle.errors {
+            anstream::eprintln!("left out {}", Plain(error));
+        }
+        Ok(Exit::when(bundle.errors.is_empty()))
+    }
+}
+
+/// The files of a bundle.
+#[derive(Default)]
+struct Bundle {
+    files: BTreeMap<String, Vec<u8>>,
+    errors: Vec<String>,
+}
+
+impl Bundle {
+    fn add(&mut self, name: &str, content: impl Into<Vec<u8>>) {
+        let file = self.files.entry(name.to_owned()).or_default();
+        file.extend(content.into());
+        file.truncate(MAX_FILE_BYTES);
+    }
+
+    fn add_json(&mut self, name: &str, value: Result<Option<Value>, ApiError>) {
+        match value {
+            Ok(value) => self.add(name, format!("{:#}\n", value.unwrap_or_default())),
+            Err(error) => self.failed(name, &error),
+        }
+    }
+
+    fn failed(&mut self, name: &str, error: &dyn std::error::Error) {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        self.errors.push(format!("{name}: {error}{cause}"));
+    }
+
+    /// Adds the output of a command of each agent.
+    fn collect(
+        &mut self,
+        cluster: &ClusterAgents,
+        file: &str,
+        words: &[&str],
+    ) -> anyhow::Result<()> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let away = cluster.collect(&words, |line| {
+            self.add(&format!("agents/{}/{file}", line.node), line.line + "\n");
+            Ok(())
+        })?;
+        for away in away {
+            self.errors.push(format!("agents/{}/{file}: {}", away.node, away.reason));
+        }
+        Ok(())
+    }
+
+    /// Writes the tar file. Returns the number of files in it.
+    fn write(&mut self, path: &PathBuf, folder: &str, seconds: u64) -> anyhow::Result<usize> {
+        self.add(
+            "errors.txt",
+            self.errors.iter().map(|error| format!("{error}\n")).collect::<String>(),
+        );
+        let what = || format!("cannot write {}", path.display());
+        let mut options = File::options();
+        options.create(true).write(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path).with_context(what)?;
+        let mut tar = tar::Builder::new(BufWriter::new(file));
+        for (name, content) in &self.files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o600);
+            header.set_mtime(seconds);
+            let path = format!("{folder}/{}", safe_path(name));
+            tar.append_data(&mut header, path, &content[..]).with_context(what)?;
+        }
+        tar.into_inner().and_then(|mut file| file.flush()).with_context(what)?;
+        Ok(self.files.len())
+    }
+}
+
+/// A path without steps to other folders: names of nodes come from the cluster.
+fn safe_path(name: &str) -> String {
+    let parts = name.split('/').filter(|part| !matches!(*part, "" | "." | ".."));
+    parts.collect::<Vec<_>>().join("/")
+}
+
+fn pod_name(pod: &Value) -> Option<String> {
+    let name = pod["metadata"]["name"].as_str()?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    is_name.then(|| name.to_owned())
+}
+
+/// The facts about a node that matter to weir.
+fn node_facts(node: &Value) -> Value {
+    let info = &node["status"]["nodeInfo"];
+    json!({
+        "name": node["metadata"]["name"],
+        "kernel": info["kernelVersion"],
+        "os": info["osImage"],
+        "runtime": info["containerRuntimeVersion"],
+        "kubelet": info["kubeletVersion"],
+        "architecture": info["architecture"],
+        "taints": node["spec"]["taints"],
+        "conditions": node["status"]["conditions"],
+    })
+}
+
+/// An object without the values of environment variables, and without annotations, which can contain an
+/// applied manifest with these values.
+fn redacted(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("annotations");
+        metadata.remove("managedFields");
+    }
+    redact_values(&mut object);
+    object
+}
+
+fn redact_values(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields.iter_mut() {
+                if name == "env" {
+                    let variables = field.as_array_mut().into_iter().flatten();
+                    variables
+                        .filter(|one| one.get("value").is_some())
+                        .for_each(|one| one["value"] = "left out".into());
+                }
+                redact_values(field);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact_values),
+        _ => (),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_variables_and_annotations_are_left_out() {
+        let pod = json!({
+            "metadata": {"name": "a", "annotations": {"last-applied": "TOKEN=secret"}},
+            "spec": {"initContainers": [{"env": [{"name": "TOKEN", "value": "secret"}]}],
+                "containers": [{"args": ["agent"], "env": [{"name": "TOKEN", "value": "secret"},
+                    {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}]},
+        });
+        let text = redacted(pod).to_string();
+        assert!(!text.contains("secret") && text.contains("spec.nodeName"), "{text}");
+        assert!(text.contains("TOKEN"), "{text}");
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        assert_eq!(safe_path("agents/../../etc/passwd"), "agents/etc/passwd");
+        assert_eq!(pod_name(&json!({"metadata": {"name": "a?x=/b"}})), None);
+    }
+
+    #[test]
+    fn a_bundle_is_a_tar_file_with_its_errors() {
+        let mut bundle = Bundle::default();
+        bundle.add("version.txt", "weir 1\n");
+        bundle.failed("nodes.json", &ApiError::Unauthorized);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.tar");
+        assert_eq!(bundle.write(&path, "b", 1).unwrap(), 2);
+        let mut tar = tar::Archive::new(File::open(path).unwrap());
+        let names: Vec<String> = tar
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
+            .collect();
+        assert_eq!(names, ["b/errors.txt", "b/version.txt"]);
+    }
+}
