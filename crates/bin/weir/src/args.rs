@@ -27,6 +27,7 @@ use crate::{
     render::RenderCommand,
     status::StatusCommand,
     test::TestCommand,
+    ui::UiCommand,
     version::VersionCommand,
 };
 
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Diff(DiffCommand),
     Lint(LintCommand),
     Render(RenderCommand),
+    Ui(UiCommand),
     Agent(Box<AgentCommand>),
     Controller(Box<ControllerCommand>),
     Check(CheckCommand),

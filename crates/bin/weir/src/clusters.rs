@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The clusters of a ClusterSet.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct ClustersArgs {
     /// A cluster of a ClusterSet: its manifests, or `context:` and a context of the kubeconfig
     /// [repeatable]

@@ -173,6 +173,11 @@ impl PolicyDiff {
         }
     }
 
+    /// The same effect, with the findings from reading both sides.
+    pub(crate) fn with_findings(self, findings: Vec<Finding>) -> Self {
+        PolicyDiff { findings, ..self }
+    }
+
     /// Whether no connection is opened or closed.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -234,8 +239,9 @@ impl PodsOfOneSide {
     }
 }
 
+/// The effect of a change as JSON.
 #[derive(Serialize)]
-struct DiffOutput<'a> {
+pub(crate) struct DiffOutput<'a> {
     opened: Vec<Entry<'a>>,
     closed: Vec<Entry<'a>>,
     added: AddedOutput<'a>,

@@ -1,14 +1,17 @@
 mod backends;
 mod ends;
+mod question;
 
-use std::{collections::BTreeSet, io::Write};
+pub(crate) use self::{
+    ends::check_network,
+    question::{Clusters, Question},
+};
+
+use std::io::Write;
 
 use clap::{Args, ValueEnum};
-use weir_engine::{Explanation, Reason, Remedy, Side};
-use weir_model::{Direction, Finding, Flow, IpFamily, ObjectRef, Severity, Verdict};
-use weir_reach::{PortQuery, ReachState};
-
-use self::ends::{addresses, check_network, claim_note, network_notes, note, other_family};
+use weir_model::IpFamily;
+use weir_reach::PortQuery;
 
 use crate::{
     clusters::ClustersArgs,
@@ -17,12 +20,9 @@ use crate::{
     flow_end::{FlowEnd, unread_services},
     ingress::{self, IngressArgs},
     names,
-    present::{
-        self, Format, Schema,
-        explanation_view::{Context, ExplanationView},
-    },
+    present::{self, Format, Schema},
     service,
-    source::{self, Loaded, SourceArgs},
+    source::{self, SourceArgs},
 };
 
 /// Explain why a connection is allowed or denied
@@ -102,7 +102,8 @@ impl ExplainCommand {
             return Err(Failure::new("`ingress` is a source of connections", hint).into());
         }
         if let FlowEnd::Address(address) = to
-            && let Some(service) = service::at_node_port(&loaded.world, address, self.port()?)
+            && let Some(service) =
+                service::at_node_port(&loaded.world, address, self.question().port()?)
         {
             to = FlowEnd::Service(service.id.clone());
         }
@@ -113,8 +114,8 @@ impl ExplainCommand {
         if let FlowEnd::Service(id) = &to {
             return self.explain_service(out, &loaded, &state, &from, id);
         }
-        let flow = self.flow(&loaded, &from, &to)?;
-        let explained = self.explain(&loaded, &state, [&from, &to], flow);
+        let flow = self.question().flow(&loaded, &from, &to)?;
+        let explained = self.question().explain(&loaded, &state, [&from, &to], flow);
         let mut view = explained.view(&loaded, [&from, &to]);
         view.notes.splice(..0, source_note);
         let names = names.iter().flat_map(|names| names.notes(flow.to));
@@ -130,98 +131,16 @@ impl ExplainCommand {
         Ok(explained.explanation.verdict.into())
     }
 
-    /// Explains one connection.
-    fn explain(
-        &self,
-        loaded: &Loaded,
-        state: &ReachState,
-        [from, to]: [&FlowEnd; 2],
-        flow: Flow,
-    ) -> Explained {
-        let mut notes: Vec<String> =
-            [from, to].into_iter().filter_map(|end| note(end, loaded)).collect();
-        notes.extend(network_notes([from, to], loaded));
-        let explanation = weir_engine::explain(&state.program, &flow);
-        notes.extend(self.source.pod_network.notes(state, &loaded.synthetic, &flow));
-        for (end, address) in [(from, flow.from), (to, flow.to)] {
-            notes.extend(claim_note(end.pod(loaded), address, &loaded.world));
+    /// The question about the two named ends.
+    fn question(&self) -> Question<'_> {
+        Question {
+            from: &self.from,
+            to: &self.to,
+            port: self.port.as_ref(),
+            family: self.ip_family.map(IpFamily::from),
+            pod_network: &self.source.pod_network,
+            clusters: if self.clusters.is_empty() { Clusters::One } else { Clusters::Several },
         }
-        notes.extend(other_family(loaded, &state.program, &explanation, [from, to]));
-        let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
-        if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters.is_empty()) {
-            for policy in policies {
-                let (cluster, local) = weir_clusterset::localized(policy);
-                let cluster = cluster.unwrap_or_default();
-                notes.push(format!("apply {} in cluster {cluster}", local.id));
-                *policy = local;
-            }
-        }
-        Explained { explanation, remedy, notes }
-    }
-
-    /// The port, which only routes do not need.
-    fn port(&self) -> Result<&PortQuery, Failure> {
-        self.port.as_ref().ok_or_else(|| {
-            let hint = "give it with --port; only a route needs none";
-            Failure::new("the destination port is missing", hint)
-        })
-    }
-
-    /// The connection to explain.
-    fn flow(&self, loaded: &Loaded, from: &FlowEnd, to: &FlowEnd) -> Result<Flow, Failure> {
-        let port = self.port()?;
-        if port.is_any() {
-            let hint = "give a number or a name; `weir matrix --port any` evaluates all ports";
-            return Err(Failure::new("a connection has one port", hint));
-        }
-        let family = self.ip_family.map(IpFamily::from);
-        let (sources, targets) = (from.addresses(loaded), to.addresses(loaded));
-        let (from_address, to_address) =
-            addresses((&self.from, sources), (&self.to, targets), family)?;
-        let mut ports = port.at(to.pod(loaded));
-        ports.sort();
-        ports.dedup();
-        if ports.len() > 1 {
-            let list: Vec<String> = ports.iter().map(ToString::to_string).collect();
-            let hint = if ports.windows(2).all(|pair| pair[0].protocol != pair[1].protocol) {
-                format!("add the protocol: `--port {port}/{}`", ports[1].protocol)
-            } else {
-                format!("give the number: `--port {}`", list[0])
-            };
-            let what = format!("{} has several ports named {port}: {}", self.to, list.join(", "));
-            return Err(Failure::new(what, hint));
-        }
-        let Some(port) = ports.first() else {
-            let names: Vec<&str> = to
-                .pod(loaded)
-                .map(|pod| pod.ports.iter().map(|port| &*port.name).collect())
-                .unwrap_or_default();
-            let hint = if !names.is_empty() {
-                format!("its named ports are {}; a number works too", names.join(", "))
-            } else if to.pod(loaded).is_some() {
-                "give the port as a number".to_owned()
-            } else {
-                "the ports of an address have no names: name the pod, or give a number".to_owned()
-            };
-            return Err(Failure::new(format!("{} has no port {port}", self.to), hint));
-        };
-        Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
-    }
-}
-
-/// The explanation of one connection.
-struct Explained {
-    explanation: Explanation,
-    remedy: Remedy,
-    notes: Vec<String>,
-}
-
-impl Explained {
-    fn view(&self, loaded: &Loaded, ends: [&FlowEnd; 2]) -> ExplanationView {
-        let policy_findings = findings_of_denying_policies(loaded, &self.explanation);
-        let notes = self.notes.clone();
-        let context = Context { ends, loaded, policy_findings, notes };
-        ExplanationView::new(&self.explanation, &self.remedy, context)
     }
 }
 
@@ -243,43 +162,4 @@ impl From<FamilyArg> for IpFamily {
             FamilyArg::V6 => IpFamily::V6,
         }
     }
-}
-
-/// The findings about the policies that deny the connection, in the direction in which they deny
-/// it.
-fn findings_of_denying_policies(loaded: &Loaded, explanation: &Explanation) -> Vec<Finding> {
-    let mut denying: BTreeSet<(ObjectRef, Direction)> = BTreeSet::new();
-    for direction in Direction::BOTH {
-        let Side::Judged(judgement) = explanation.side(direction) else { continue };
-        match &judgement.reason {
-            _ if judgement.verdict == Verdict::Allow => (),
-            Reason::Admin(cited) | Reason::Baseline(cited) => {
-                denying.insert((ObjectRef::from(&cited.section.policy), direction));
-            }
-            Reason::Isolated | Reason::Contested | Reason::Allowed(_) | Reason::Default => {
-                let policies = judgement.isolating.iter();
-                denying
-                    .extend(policies.map(|section| (ObjectRef::from(&section.policy), direction)));
-            }
-        }
-    }
-    if denying.is_empty() {
-        return Vec::new();
-    }
-    let mut findings = loaded.lint();
-    let is_about = |finding: &Finding, direction: Direction| {
-        finding.field.starts_with(&format!("spec.{direction}"))
-    };
-    findings.retain(|finding| {
-        let [ingress, egress] = Direction::BOTH.map(|direction| is_about(finding, direction));
-        finding.severity > Severity::Info
-            && denying.iter().any(|(policy, direction)| {
-                let is_other_direction = match direction {
-                    Direction::Ingress => egress,
-                    Direction::Egress => ingress,
-                };
-                finding.object.as_ref() == Some(policy) && !is_other_direction
-            })
-    });
-    findings
 }

@@ -25,6 +25,11 @@ impl Failure {
         Failure { what: what.into(), hint: hint.into() }
     }
 
+    /// The hint.
+    pub(crate) fn hint(&self) -> &str {
+        &self.hint
+    }
+
     /// The error and its hint in one line.
     pub(crate) fn sentence(&self) -> String {
         match &*self.hint {

@@ -29,7 +29,7 @@ pub(crate) enum FlowEnd {
 }
 
 /// The source that stands for the ingress controller.
-const INGRESS: &str = "ingress";
+pub(crate) const INGRESS: &str = "ingress";
 
 /// The kinds of routes.
 const ROUTE_KINDS: [&str; 6] =

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The pods of ingress controllers.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct IngressArgs {
     /// The pods of the ingress controller or gateway: `namespace/pod` or
     /// `namespace/deployment/name` [repeatable] [default: found by the labels of common controllers]

@@ -55,8 +55,9 @@ enum FailOn {
     Error,
 }
 
+/// Findings as JSON.
 #[derive(Serialize)]
-struct LintOutput {
+pub(crate) struct LintOutput {
     findings: Vec<FindingJson>,
     /// The findings that the author of the manifests has decided to ignore.
     suppressed: Vec<SuppressedJson>,
@@ -71,7 +72,8 @@ struct SuppressedJson {
 }
 
 impl LintOutput {
-    fn new(findings: &[Finding], suppressed: &[SuppressedFinding]) -> Self {
+    /// The findings that are reported, and those that are not.
+    pub(crate) fn new(findings: &[Finding], suppressed: &[SuppressedFinding]) -> Self {
         let suppressed = suppressed.iter().map(|one| SuppressedJson {
             finding: FindingJson::from(&one.finding),
             reason: one.reason.clone(),

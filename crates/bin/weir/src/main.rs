@@ -64,6 +64,7 @@ mod suppression;
 mod test;
 mod test_case;
 mod translation;
+mod ui;
 mod version;
 mod why;
 
@@ -101,6 +102,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Diff(diff) => diff.run(out),
         Command::Lint(lint) => lint.run(out),
         Command::Render(render) => render.run(out),
+        Command::Ui(ui) => ui.run(out),
         Command::Agent(agent) => agent.run(),
         Command::Controller(controller) => controller.run(),
         Command::Check(check) => check.run(out),

@@ -247,8 +247,9 @@ struct MatrixOutput<'a> {
     findings: Vec<FindingJson>,
 }
 
+/// A cell of a matrix as JSON.
 #[derive(Serialize)]
-struct ConnectionJson<'a> {
+pub(crate) struct ConnectionJson<'a> {
     from: &'a str,
     to: &'a str,
     reach: &'static str,
@@ -261,6 +262,27 @@ struct ConnectionJson<'a> {
     /// Whether the ends can also connect over a network that is not judged.
     #[serde(rename = "otherNetworks", skip_serializing_if = "is_false")]
     other_networks: bool,
+}
+
+impl<'a> ConnectionJson<'a> {
+    /// The cell of two ends.
+    pub(crate) fn new(from: &'a str, to: &'a str, cell: &weir_reach::Cell) -> Self {
+        ConnectionJson {
+            from,
+            to,
+            reach: match cell.coverage() {
+                Coverage::All => "all",
+                Coverage::Some => "some",
+                Coverage::None => "none",
+                Coverage::Unknown => "notJudged",
+            },
+            allowed: spell(&cell.allowed),
+            denied: spell(&cell.denied),
+            partly: spell(&cell.partly),
+            other: spell(&cell.other),
+            other_networks: cell.other_networks == OtherNetworks::Also,
+        }
+    }
 }
 
 fn is_false(value: &bool) -> bool {
@@ -283,21 +305,8 @@ impl<'a> MatrixOutput<'a> {
         notes: &'a [String],
         findings: Vec<FindingJson>,
     ) -> Self {
-        let connections = matrix.connections().map(|(from, to, cell)| ConnectionJson {
-            from,
-            to,
-            reach: match cell.coverage() {
-                Coverage::All => "all",
-                Coverage::Some => "some",
-                Coverage::None => "none",
-                Coverage::Unknown => "notJudged",
-            },
-            allowed: spell(&cell.allowed),
-            denied: spell(&cell.denied),
-            partly: spell(&cell.partly),
-            other: spell(&cell.other),
-            other_networks: cell.other_networks == OtherNetworks::Also,
-        });
+        let connections =
+            matrix.connections().map(|(from, to, cell)| ConnectionJson::new(from, to, cell));
         let connections = connections.collect();
         let elsewhere = elsewhere.iter().map(|connection| ElsewhereJson {
             from: &connection.from,

@@ -19,7 +19,7 @@ pub(crate) const SYNTHETIC_ADDRESS: &str = "synthetic-address";
 const USUAL: [&str; 4] = ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16"];
 
 /// The networks of the pods.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct PodNetworkArgs {
     /// The network of the pods. Pods without an address get a synthetic one in it [one for each IP
     /// family] [default: 10.128.0.0/9]

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The source of the world.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct SourceArgs {
     /// Manifests: a file, a directory, or `-` for standard input [repeatable] [default: the current
     /// cluster]
@@ -56,7 +56,7 @@ pub(crate) struct SourceArgs {
 }
 
 /// The cluster to read.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct LiveArgs {
     /// The kubeconfig of the cluster, if -f is absent
     #[arg(long, value_name = "PATH", conflicts_with = "files")]

@@ -8,7 +8,8 @@
 //!                                  ├──► Partition ──────┤ outside  addresses that no rule distinguishes
 //!  State, a second one (diff)      ┘                    └ slices   ports that no rule distinguishes
 //!
-//!  Partition ──► Evaluator ──► MatrixQuery::evaluate, ReachState::connections (one state)
+//!  Partition ──► Evaluator ──► MatrixQuery::evaluate, evaluate_workloads, ReachState::connections
+//!                              (one state)
 //!                              Comparison::changes (two states)
 //! ```
 //!
@@ -27,6 +28,7 @@ mod indexed_chain;
 mod laws;
 mod matrix;
 mod name;
+mod named_source;
 mod networks;
 mod outside;
 mod pairs;
@@ -37,16 +39,19 @@ mod port_query;
 mod port_set;
 mod small_hash;
 mod view;
+mod workload_matrix;
 
 pub use assumption::{Assumption, PodAddresses};
 pub use comparison::{Comparison, ConnectionChange};
 pub use connection::{Connection, Reach};
 pub use ends::ExampleEnd;
 pub use exposure::{Exposure, NewPodNamespaces, NewPods};
-pub use matrix::{Cell, Coverage, Matrix, MatrixQuery, NamedSource, OTHER_NAMESPACES, RowLimits};
+pub use matrix::{Cell, Coverage, Matrix, MatrixQuery, OTHER_NAMESPACES, RowLimits};
+pub use named_source::NamedSource;
 pub use networks::OtherNetworks;
 pub use port::{phrase, spell};
 pub use port_query::PortQuery;
+pub use workload_matrix::{OutsideNetworks, WorkloadEnd, WorkloadMatrix};
 
 use weir_model::{Program, World};
 

@@ -2,14 +2,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::IpAddr,
     rc::Rc,
 };
 
 use weir_model::{Attachments, NamedPort, PodId, PortRange};
 
 use crate::{
-    PortQuery, ReachState,
+    NamedSource, PortQuery, ReachState,
     evaluator::{EndClass, Evaluator},
     fold,
     name::PodNames,
@@ -118,17 +117,6 @@ pub struct MatrixQuery<'a> {
     pub sources: &'a [NamedSource],
 }
 
-/// A source that connects only to some ports of some pods, such as an ingress controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedSource {
-    /// The name of its row.
-    pub name: String,
-    /// Its pods. Without any, all that is outside the cluster stands for them.
-    pub pods: Vec<PodId>,
-    /// The ports that it connects to.
-    pub targets: BTreeMap<PodId, Vec<PortRange>>,
-}
-
 /// Limits for the rows of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct RowLimits {
@@ -140,16 +128,16 @@ pub struct RowLimits {
 
 /// A row and column: ends that rules do not distinguish, all pods that are not selected, or all that
 /// is outside.
-struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// The selected pods; empty for the other lines.
-    pods: Vec<&'a PodId>,
-    classes: Vec<EndClass<'a>>,
-    ports: NumberedPorts,
+    pub(crate) pods: Vec<&'a PodId>,
+    pub(crate) classes: Vec<EndClass<'a>>,
+    pub(crate) ports: NumberedPorts,
     /// The ports that each named source connects to.
-    targets: Vec<Option<NumberedPorts>>,
-    networks: LineNetworks<'a>,
+    pub(crate) targets: Vec<Option<NumberedPorts>>,
+    pub(crate) networks: LineNetworks<'a>,
     /// The index of the named source, which is no destination.
-    source: Option<usize>,
+    pub(crate) source: Option<usize>,
 }
 
 impl MatrixQuery<'_> {
@@ -210,12 +198,7 @@ impl MatrixQuery<'_> {
         let classes = outside_classes(&mut evaluator, &partition);
         lines.push(Line::without_pods(classes, ports.clone(), LineNetworks::outside()));
         for (at, source) in self.sources.iter().enumerate() {
-            let classes = self.source_classes(&mut evaluator, &partition, source);
-            let networks = match &source.pods[..] {
-                [] => LineNetworks::outside(),
-                pods => LineNetworks::new(self.attachments, pods),
-            };
-            let line = Line::without_pods(classes, ports.clone(), networks);
+            let line = self.source_line(&mut evaluator, &partition, source, ports.clone());
             lines.push(Line { source: Some(at), ..line });
         }
         if lines.len() > limits.evaluated {
@@ -270,33 +253,6 @@ impl MatrixQuery<'_> {
         })
     }
 
-    /// The classes of a named source. A host network pod has the addresses of its node.
-    fn source_classes<'p>(
-        &self,
-        evaluator: &mut Evaluator<'p>,
-        partition: &'p Partition,
-        source: &NamedSource,
-    ) -> Vec<EndClass<'p>> {
-        let mut classes = Vec::new();
-        for group in &partition.groups {
-            let pods: Vec<&PodId> =
-                group.pods.iter().filter(|id| source.pods.contains(id)).collect();
-            if !pods.is_empty() {
-                classes.push(evaluator.class(pods.into_iter().map(ReachEnd::Pod)));
-            }
-        }
-        let pods = source.pods.iter().filter_map(|id| self.state.world.pods.get(id));
-        let of_nodes: Vec<IpAddr> =
-            pods.flat_map(|pod| pod.node_addresses().iter().copied()).collect();
-        for class in &partition.outside {
-            let has = |address: &IpAddr| class.nets.iter().any(|net| net.contains(address));
-            if class.name.is_some() && of_nodes.iter().any(has) {
-                classes.push(evaluator.class([ReachEnd::Outside(class)]));
-            }
-        }
-        if classes.is_empty() { outside_classes(evaluator, partition) } else { classes }
-    }
-
     fn describe_ports(&self) -> String {
         match self.ports {
             [] => {
@@ -311,7 +267,7 @@ impl MatrixQuery<'_> {
     }
 
     /// The ports to evaluate at a destination; `None` for all ports.
-    fn ports_at(&self, to: Option<&PodId>) -> Option<Vec<PortRange>> {
+    pub(crate) fn ports_at(&self, to: Option<&PodId>) -> Option<Vec<PortRange>> {
         let pod = to.and_then(|id| self.state.world.pods.get(id));
         if self.ports.is_empty() {
             return to
@@ -325,7 +281,7 @@ impl MatrixQuery<'_> {
 
 impl<'a> Line<'a> {
     /// A line for ends that are not selected pods.
-    fn without_pods(
+    pub(crate) fn without_pods(
         classes: Vec<EndClass<'a>>,
         ports: NumberedPorts,
         networks: LineNetworks<'a>,
@@ -336,7 +292,7 @@ impl<'a> Line<'a> {
 }
 
 /// The classes of all addresses outside the cluster.
-fn outside_classes<'p>(
+pub(crate) fn outside_classes<'p>(
     evaluator: &mut Evaluator<'p>,
     partition: &'p Partition,
 ) -> Vec<EndClass<'p>> {
@@ -345,9 +301,9 @@ fn outside_classes<'p>(
 }
 
 /// Cells by the open port sets, the number of the port list, and whether other ports count.
-type CellCache = HashMap<(Vec<PortSetId>, usize, bool), Option<Rc<Cell>>>;
+pub(crate) type CellCache = HashMap<(Vec<PortSetId>, usize, bool), Option<Rc<Cell>>>;
 
-fn cell<'a>(
+pub(crate) fn cell<'a>(
     evaluator: &mut Evaluator<'a>,
     cache: &mut CellCache,
     from: &Line<'a>,

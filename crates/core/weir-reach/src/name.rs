@@ -52,6 +52,11 @@ impl<'a> PodNames<'a> {
         }
     }
 
+    /// Whether a workload has this many pods.
+    pub(crate) fn is_whole(&self, owner: &str, pods: usize) -> bool {
+        self.owned.get(owner) == Some(&pods)
+    }
+
     /// The index of a pod among all pods.
     pub(crate) fn index(&self, pod: &PodId) -> Option<usize> {
         self.all.binary_search(&pod).ok()

@@ -49,7 +49,8 @@ impl ExplainCommand {
         id: &ServiceId,
     ) -> anyhow::Result<Exit> {
         let service = service::find(&loaded.world, id)?;
-        let mut target = ServiceTarget::find(&loaded.world, service, self.port()?, Client::Pod)?;
+        let mut target =
+            ServiceTarget::find(&loaded.world, service, self.question().port()?, Client::Pod)?;
         let sources = Sources::find(&loaded.world, from, service);
         target.notes.extend(sources.note.clone());
         let attempts = self.attempts(loaded, &target, &sources)?;
@@ -142,7 +143,7 @@ impl ExplainCommand {
             return Err(Failure::new("there is no connection to evaluate", hint).into());
         };
         let Attempt { from, to, flow } = shown;
-        let explained = self.explain(loaded, state, [from, to], *flow);
+        let explained = self.question().explain(loaded, state, [from, to], *flow);
         let mut view = explained.view(loaded, [from, to]);
         let services = all.iter().map(|TargetAttempts { target, attempts }| {
             let backends = attempts.iter().map(|attempt| {

@@ -23,7 +23,7 @@ pub(super) fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
 }
 
 /// Fails for a pod that is not on the cluster network.
-pub(super) fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
+pub(crate) fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
     end.pod(loaded).map_or(Ok(()), |pod| other_networks::check(&pod.id, &loaded.attachments))
 }
 

@@ -129,6 +129,11 @@ impl Schema {
         }
     }
 
+    /// The value as JSON, with the version of its schema. The value must serialize as a map.
+    pub(crate) fn tag_value<T: Serialize>(self, value: &T) -> serde_json::Value {
+        serde_json::to_value(self.tag(value)).unwrap_or_default()
+    }
+
     /// Adds the version to a value, which must serialize as a map.
     pub(crate) fn tag<T: Serialize>(self, value: &T) -> impl Serialize {
         #[derive(Serialize)]

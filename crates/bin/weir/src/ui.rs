@@ -1,0 +1,72 @@
+//! The web page: loads the input, and serves or exports a page about it.
+
+mod explain;
+mod exported;
+mod overview;
+mod policies;
+mod session;
+mod snapshot;
+mod what_if;
+
+use std::{io::Write, path::PathBuf, sync::Arc};
+
+use clap::Args;
+use weir_web::Server;
+
+use crate::{
+    clusters::ClustersArgs, exit::Exit, failure::Failure, ingress::IngressArgs, source::SourceArgs,
+};
+use session::Session;
+
+/// Show the policies and their effect on a web page
+///
+/// Serves a page on 127.0.0.1 until it is interrupted: a map and a matrix of the workloads, the
+/// reason for the verdict of every connection, the policies with their findings, and the effect of
+/// a change before it is applied. The printed address contains a token, which gives access. The page
+/// loads nothing from other servers, and changes nothing in the cluster.
+///
+/// With --export, it writes the page with all of its data into a folder instead.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page"
+)]
+pub(crate) struct UiCommand {
+    #[command(flatten)]
+    input: UiInput,
+    /// The port on 127.0.0.1 [default: any free port]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Write a page that needs no server into this folder, and exit
+    #[arg(long, value_name = "DIR", conflicts_with = "port")]
+    export: Option<PathBuf>,
+}
+
+/// The input of the page.
+#[derive(Args, Clone)]
+struct UiInput {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    clusters: ClustersArgs,
+    #[command(flatten)]
+    ingress: IngressArgs,
+}
+
+impl UiCommand {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let session = Session::load(self.input.clone())?;
+        if let Some(folder) = &self.export {
+            let requests = exported::requests(&session.snapshot());
+            weir_web::export(folder, &session, &requests)?;
+            writeln!(out, "{}", folder.join("index.html").display())?;
+            return Ok(Exit::Yes);
+        }
+        let server = Server::bind(self.port).map_err(|error| {
+            Failure::new(error, "choose another port with --port, or none for any free port")
+        })?;
+        writeln!(out, "{}", server.url())?;
+        out.flush()?;
+        server.run(Arc::new(session))?;
+        Ok(Exit::Yes)
+    }
+}

@@ -1,0 +1,105 @@
+//! Everything that the page shows, computed when the input is read.
+
+use std::collections::BTreeMap;
+
+use weir_kube::ClusterKinds;
+use weir_model::{Finding, PodId};
+use weir_reach::{MatrixQuery, ReachState, WorkloadEnd, WorkloadMatrix};
+
+use super::UiInput;
+use crate::{
+    ingress::RouteSources,
+    lint_config::LintConfig,
+    other_networks,
+    present::progress::Progress,
+    source::{self, Loaded},
+    suppression::{SuppressedFinding, suppress},
+};
+
+/// The input, compiled.
+pub(super) struct Snapshot {
+    pub(super) loaded: Loaded,
+    pub(super) state: ReachState,
+    /// The state without the pods that are not judged; `None` if all are.
+    judged: Option<ReachState>,
+    pub(super) matrix: WorkloadMatrix,
+    pub(super) places: Places,
+    /// The lint findings about the world.
+    pub(super) lint: Vec<Finding>,
+    /// All findings that `weir lint` reports.
+    pub(super) findings: Vec<Finding>,
+    pub(super) suppressed: Vec<SuppressedFinding>,
+    /// Remarks about the sources `ingress`.
+    pub(super) notes: Vec<String>,
+}
+
+impl Snapshot {
+    /// Reads and compiles the input.
+    pub(super) fn load(input: &UiInput) -> anyhow::Result<Self> {
+        let UiInput { source, clusters, ingress } = input;
+        let config = LintConfig::find(None, source.paths())?;
+        let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
+        let namespace = source.namespace();
+        let selected = |id: &PodId| namespace.is_none_or(|name| *id.namespace == *name);
+        let RouteSources { sources, notes } = ingress.sources(namespace, &loaded, selected)?;
+        let state = source::compile(loaded.world.clone());
+        let has_unjudged = loaded.attachments.values().any(|one| one.primary.is_some());
+        let judged = has_unjudged
+            .then(|| source::compile(other_networks::judged(&state.world, &loaded.attachments)));
+        let query = MatrixQuery {
+            state: &state,
+            ports: &[],
+            declared: &loaded.declared,
+            owners: &loaded.owners,
+            attachments: &loaded.attachments,
+            sources: &sources,
+        };
+        let mut progress = Progress::new("evaluating connections");
+        let matrix = query.evaluate_workloads(selected, |done, all| progress.report(done, all));
+        drop(progress);
+        let places = Places::new(&matrix.ends);
+        let lint = loaded.lint();
+        let mut findings = source.pod_network.findings(&state, &loaded.synthetic);
+        findings.extend(lint.iter().chain(&loaded.findings).cloned());
+        findings.sort();
+        findings.dedup();
+        let (findings, suppressed) = suppress(findings, &loaded.ignores, &config);
+        Ok(Snapshot { loaded, state, judged, matrix, places, lint, findings, suppressed, notes })
+    }
+
+    /// The state whose connections are judged.
+    pub(super) fn judged(&self) -> &ReachState {
+        self.judged.as_ref().unwrap_or(&self.state)
+    }
+}
+
+/// The namespaces of the rows. All that is outside, and each named source, is a place of its own.
+pub(super) struct Places {
+    /// The names.
+    pub(super) names: Vec<String>,
+    /// The rows of each place.
+    pub(super) ends: Vec<Vec<usize>>,
+    /// The place of each row.
+    pub(super) of_end: Vec<usize>,
+}
+
+impl Places {
+    fn new(ends: &[WorkloadEnd]) -> Self {
+        let mut places = Places { names: Vec::new(), ends: Vec::new(), of_end: Vec::new() };
+        let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        for (at, end) in ends.iter().enumerate() {
+            let name = end.pods.first().map_or(end.name.as_str(), |pod| &*pod.namespace);
+            // A namespace can have the name of a source.
+            let key = if end.pods.is_empty() { None } else { Some(name) };
+            let next = places.names.len();
+            let place = key.map_or(next, |key| *known.entry(key).or_insert(next));
+            if place == next {
+                places.names.push(name.to_owned());
+                places.ends.push(Vec::new());
+            }
+            places.ends[place].push(at);
+            places.of_end.push(place);
+        }
+        places
+    }
+}
