@@ -53,6 +53,9 @@ const CLUSTER: [&[&str]; 2] = [
     &["-p=weir", "--test=cli", "--test=cluster", "--test=clusterset", "--test=opflex"],
 ];
 
+/// The arguments of `cargo test` for the tests of the web page.
+const UI: [&[&str]; 2] = [&["-p=weir-web"], &["-p=weir", "--test=ui"]];
+
 /// The arguments of `cargo test` for the tests with real nodes.
 const E2E: [&[&str]; 1] = [&["-p=weir", "--test=e2e"]];
 
@@ -76,6 +79,10 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
             tools::run()?;
             cargo_test(&CLUSTER, &mut counts)?
         }
+        "ui" => {
+            browser()?;
+            cargo_test(&UI, &mut counts)?
+        }
         "e2e" => {
             kernel_tools()?;
             cluster::build()?;
@@ -85,7 +92,9 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
         "windows" => windows::run(|line| counts.add(line))?,
         "crds" => crds::run(|line| counts.add(line))?,
         "image" => return image::test(),
-        _ => bail!("unknown part `{part}`: use fast, netns, cluster, e2e, windows, image or crds"),
+        _ => bail!(
+            "unknown part `{part}`: use fast, netns, cluster, ui, e2e, windows, image or crds"
+        ),
     };
     counts.finish(passed)
 }
@@ -103,6 +112,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     kernel_tools()?;
+    browser()?;
     tools::run()?;
     let binaries = std::thread::scope(|scope| {
         // Go and cargo each leave a core idle while they link, so they run side by side.
@@ -155,6 +165,9 @@ const KERNEL_TOOLS: [(&str, &str, &str); 4] = [
     ("ipset", "ipset", "tests compare the kernel's sets with its listing"),
 ];
 
+/// A browser and its driver, and their packages.
+const BROWSER: [(&str, &str); 2] = [("chromium", "chromium"), ("chromedriver", "chromium-driver")];
+
 /// A CNI plugin that precedes weir-cni in a test's chain, and its package.
 const PLUGIN: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
 
@@ -182,6 +195,17 @@ pub(crate) fn kernel_tools() -> Result<()> {
             "Installing {package}: tests run weir-cni after bridge, ptp, host-local and portmap."
         );
         shell::apt_install(package)?;
+    }
+    Ok(())
+}
+
+/// Installs the browser, if it is missing.
+fn browser() -> Result<()> {
+    for (program, package) in BROWSER {
+        if !shell::exists(program, &["--version"]) {
+            eprintln!("Installing {package}: tests drive the web page in it.");
+            shell::apt_install(package)?;
+        }
     }
     Ok(())
 }

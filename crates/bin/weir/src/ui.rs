@@ -2,6 +2,7 @@
 
 mod explain;
 mod exported;
+mod flows;
 mod overview;
 mod policies;
 mod session;
@@ -24,6 +25,9 @@ use session::Session;
 /// reason for the verdict of every connection, the policies with their findings, and the effect of
 /// a change before it is applied. The printed address contains a token, which gives access. The page
 /// loads nothing from other servers, and changes nothing in the cluster.
+///
+/// With --flows, it also shows which of the allowed connections were used, and the flows as they
+/// arrive.
 ///
 /// With --export, it writes the page with all of its data into a folder instead.
 #[derive(Args)]
@@ -50,6 +54,9 @@ struct UiInput {
     clusters: ClustersArgs,
     #[command(flatten)]
     ingress: IngressArgs,
+    /// Observed flows: a file of `weir flows -o json`, or `-` for standard input
+    #[arg(long, value_name = "PATH")]
+    flows: Option<PathBuf>,
 }
 
 impl UiCommand {

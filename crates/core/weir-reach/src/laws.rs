@@ -1,13 +1,16 @@
 //! Laws of the grouping, checked for random worlds and connections.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use proptest::prelude::*;
 use weir_engine::Locality;
-use weir_model::{Direction, Flow, IpFamily, Verdict, World};
+use weir_model::{Direction, Flow, IpFamily, PodId, Verdict, World};
 
 use crate::{
-    PodAddresses, ReachState,
+    MatrixQuery, PodAddresses, ReachState, RowLimits, WorkloadEnd,
     evaluator::Evaluator,
     partition::{Partition, ReachEnd},
     view::View,
@@ -40,6 +43,45 @@ proptest! {
                 if is_evaluated(&state, &flow) && is_evaluated(&state, &other) {
                     prop_assert_eq!(state.program.verdict(&flow), state.program.verdict(&other), "{} and {}", flow, other);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_matrix_of_workloads_has_the_cells_of_their_pods(
+        world in weir_testkit::world(),
+        owned in proptest::collection::vec(any::<bool>(), 16),
+    ) {
+        let pods = world.pods.keys().zip(owned.into_iter().chain(std::iter::repeat(false)));
+        let owners: BTreeMap<PodId, String> = pods
+            .filter(|(_, is_owned)| *is_owned)
+            .map(|(id, _)| (id.clone(), format!("{}/deployment/all", id.namespace)))
+            .collect();
+        let state = compile(world);
+        let (declared, attachments) = (BTreeMap::new(), BTreeMap::new());
+        let query = MatrixQuery {
+            state: &state,
+            ports: &[],
+            declared: &declared,
+            owners: &owners,
+            attachments: &attachments,
+            sources: &[],
+        };
+        let limits = RowLimits { single: usize::MAX, evaluated: usize::MAX };
+        let Ok(by_pod) = query.evaluate(|_| true, limits, |_, _| ()) else { panic!("no limit") };
+        let by_workload = query.evaluate_workloads(|_| true, |_, _| ());
+        let row = |name: &str| {
+            let has = |end: &WorkloadEnd| {
+                let mut pods = end.pods.iter().map(ToString::to_string);
+                if end.pods.is_empty() { end.name == name } else { pods.any(|pod| pod == name) }
+            };
+            by_workload.ends.iter().position(has).expect("every pod has a row")
+        };
+        for (from, to, cell) in by_pod.connections() {
+            let (from_row, to_row) = (row(from), row(to));
+            // The cell of a workload with itself is that of two of its pods.
+            if from_row != to_row {
+                prop_assert!(by_workload.cell(from_row, to_row) == Some(cell), "{from} to {to}");
             }
         }
     }

@@ -8,10 +8,10 @@ import { matrixView } from './matrix.js';
 import { model, setOverview } from './model.js';
 import { policiesView, showPolicy } from './policies.js';
 import { addChange, whatIfView } from './whatif.js';
-import { flowsView } from './flows.js';
+import { flowsView, forgetFlows } from './flows.js';
 
 const TABS = [
-  { id: 'map', title: 'Map', show: (view) => mapView(view, null) },
+  { id: 'map', title: 'Map', show: mapView },
   { id: 'matrix', title: 'Matrix', show: matrixView },
   { id: 'policies', title: 'Policies', show: policiesView },
   { id: 'whatif', title: 'What if', show: whatIfView },
@@ -60,6 +60,7 @@ function drawTabs() {
 /// Draws the overview in the header and the footer, and the current tab again.
 async function showOverview(overview) {
   setOverview(overview);
+  forgetFlows();
   const { counts, title, version } = overview;
   document.title = `${title} · weir`;
   document.getElementById('source').textContent = title;

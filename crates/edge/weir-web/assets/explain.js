@@ -89,7 +89,7 @@ function explanation(view) {
   const denied = view.verdict !== 'allow';
   const command = `weir explain --from ${view.from} --to ${view.to} --port ${view.port}/${view.protocol}`;
   return [
-    element('p', { class: 'verdict' }, element('strong', { class: denied ? 'badge bad' : 'badge good' }, denied ? 'denied' : 'allowed'), ` ${view.port}/${view.protocol} · ${view.why}`),
+    element('p', { class: 'verdict' }, element('strong', { class: denied ? 'badge bad' : 'badge good' }, denied ? 'denied' : 'allowed'), ` ${view.port}/${view.protocol} from ${view.from} to ${view.to}`),
     sideCard('Leaving', view.egress, 'to'),
     sideCard('Arriving', view.ingress, 'from'),
     view.remedy && remedyCard(view.remedy),
@@ -103,7 +103,7 @@ function sideCard(title, side, word) {
   const verdict = side.verdict === 'allow' ? 'good' : 'bad';
   return element('section', { class: `side ${verdict}` },
     element('h3', {}, `${title} `, element('span', { class: 'faint' }, `${side.pod ?? 'outside'} · ${side.address}${side.madeUp ? ' (synthetic)' : ''}`)),
-    element('p', {}, side.why),
+    !side.rule && element('p', {}, side.reason === 'isolated' ? 'isolated, and no rule matches' : side.why),
     side.rule && ruleLine(side.rule, word),
     side.passed && element('p', {}, 'passed by ', ruleLine(side.passed, word)),
     side.isolatedBy.length > 0 && element('div', {}, element('h4', {}, 'Isolated by'), element('ul', {}, side.isolatedBy.map((policy) => element('li', {}, policyLink(policy.policy), place(policy.place), policy.madeFor && ` created for ${policy.madeFor}`)))),

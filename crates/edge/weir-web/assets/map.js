@@ -2,29 +2,30 @@
 
 import { arrowKeys, element, fill, plural, shape, signal } from './dom.js';
 import { closePanel, showConnection, showEnd, showPair } from './explain.js';
-import { curve, MAX_ROWS, placeCards, SIZE } from './layout.js';
+import { curve, placeCards, SIZE } from './layout.js';
 import { cellsBetween, cellsOf, model, portText, REACH } from './model.js';
 
 /// The most edges that are drawn at once.
 const MAX_EDGES = 500;
 
-const mapState = { open: new Set(), selected: null, filter: '', show: new Set(['policy', 'default']), used: null };
+const mapState = { open: new Set(), selected: null, filter: '', show: new Set(['policy', 'partly', 'default', 'unused']), used: null };
 
 const KINDS = [
-  ['policy', 'Allowed by a policy'],
+  ['policy', 'Allowed'],
+  ['partly', 'Partly allowed'],
   ['default', 'Open, no policy'],
   ['denied', 'Denied'],
   ['unused', 'Allowed, never used'],
 ];
 
-/// The view. `flows` is the set of `source destination` pairs that were observed, or null.
-export function mapView(container, flows) {
+/// The view.
+export function mapView(container) {
   const { overview } = model;
   if (mapState.overview !== overview) {
     Object.assign(mapState, { overview, selected: null, open: new Set(), cache: [] });
     if (overview.cells !== null) overview.namespaces.forEach((_, at) => mapState.open.add(at));
   }
-  mapState.used = flows;
+  mapState.used = overview.used === null ? null : new Set(overview.used.map(([from, to]) => `${from} ${to}`));
   const cards = element('div', { class: 'cards' });
   const edges = shape('svg', { class: 'edges', 'aria-hidden': 'true' });
   const stage = element('div', { class: 'stage' }, cards);
@@ -183,7 +184,7 @@ function titleOf(text) {
 
 function markers() {
   const definitions = shape('defs');
-  for (const [kind] of [...KINDS, ['partly']]) {
+  for (const [kind] of KINDS) {
     const marker = shape('marker', { id: `end-${kind}`, class: `end ${kind}`, viewBox: '0 0 6 6', refX: 5.5, refY: 3, markerWidth: 6, markerHeight: 6, markerUnits: 'userSpaceOnUse', orient: 'auto' });
     marker.append(shape('path', { d: 'M0 0L6 3L0 6z' }));
     definitions.append(marker);
@@ -207,7 +208,7 @@ async function edgeList(placed) {
     const [toCard, toRow] = place(to);
     const kind = kindOf(from, to, cell);
     const isFocus = selected !== null && (selected.end === from || selected.end === to || selected.place === overview.ends[from].namespace || selected.place === overview.ends[to].namespace);
-    const isDrawn = fromCard && toCard && (mapState.show.has(kind === 'partly' ? 'policy' : kind) || (selected?.end !== undefined && isFocus && kind === 'denied'));
+    const isDrawn = fromCard && toCard && (mapState.show.has(kind) || (selected?.end !== undefined && isFocus && kind === 'denied'));
     const title = `${overview.ends[from].name} → ${overview.ends[to].name}: ${REACH[cell.reach].word}, ${portText(cell)}`;
     return isDrawn && { fromCard, fromRow, toCard, toRow, from, to, kind, isFocus, title, open: () => showConnection(from, to, cell) };
   };
@@ -227,7 +228,7 @@ async function edgeList(placed) {
     const [fromCard, toCard] = [cardOf.get(from), cardOf.get(to)];
     const kind = all > 0 ? 'policy' : some > 0 ? 'partly' : 'denied';
     const title = `${overview.namespaces[from].name} → ${overview.namespaces[to].name}: ${all} open, ${some} partly, ${none} denied`;
-    const isDrawn = fromCard && toCard && from !== to && mapState.show.has(kind === 'partly' ? 'policy' : kind);
+    const isDrawn = fromCard && toCard && from !== to && mapState.show.has(kind);
     return isDrawn && { fromCard, fromRow: -1, toCard, toRow: -1, from, to, kind, weight: all + some, isFocus: true, title, open: () => showPair(from, to) };
   }).filter(Boolean);
   list.cut = selected === null && links.length < overview.links.length;
@@ -237,7 +238,7 @@ async function edgeList(placed) {
 function kindOf(from, to, cell) {
   const { ends } = model.overview;
   if (cell.reach === 'none') return 'denied';
-  if (mapState.used !== null && !mapState.used.has(`${ends[from].name} ${ends[to].name}`) && mapState.show.has('unused')) return 'unused';
+  if (mapState.used !== null && !mapState.used.has(`${from} ${to}`)) return 'unused';
   if (!ends[to].ingress && !ends[from].egress) return 'default';
   return cell.reach === 'some' ? 'partly' : 'policy';
 }

@@ -87,16 +87,22 @@ function namespaceTable(frame) {
   return table(shown, shown, (at) => namespaces[at].name, cell, shown.length < all.length ? `The table shows ${shown.length} of ${plural(all.length, 'namespace')}: use the filter.` : '');
 }
 
+/// A name without the kind of the workload.
+function short(name) {
+  const parts = name.split('/');
+  return parts.length === 3 ? `${parts[0]}/${parts[2]}` : name;
+}
+
 /// A table whose cells are reached with the arrow keys.
 function table(rows, columns, name, cell, note) {
   const openers = new Map();
-  const body = rows.map((from, row) => element('tr', {}, element('th', { scope: 'row' }, name(from)), columns.map((to, column) => {
+  const body = rows.map((from, row) => element('tr', {}, element('th', { scope: 'row', title: name(from) }, short(name(from))), columns.map((to, column) => {
     const { sign, reach, label, open } = cell(from, to);
     const node = element('td', { class: `cell ${reach}`, role: 'gridcell', tabIndex: row === 0 && column === 0 ? 0 : -1, title: `${name(from)} → ${name(to)}: ${label}`, aria: { label: `${name(from)} to ${name(to)}: ${label}` } }, sign);
     if (open) openers.set(node, open);
     return node;
   })));
-  const head = element('tr', {}, element('th', { scope: 'col' }, element('span', { class: 'corner' }, 'from ↓ to →')), columns.map((to) => element('th', { scope: 'col', class: 'column' }, element('span', {}, name(to)))));
+  const head = element('tr', {}, element('th', { scope: 'col' }, element('span', { class: 'corner' }, 'from ↓ to →')), columns.map((to) => element('th', { scope: 'col', class: 'column', title: name(to) }, element('span', {}, short(name(to))))));
   const node = element('table', { class: 'matrix', role: 'grid' }, element('caption', { class: 'visually-hidden' }, 'Which workloads reach which'), element('thead', {}, head), element('tbody', {}, body));
   node.addEventListener('click', (event) => openers.get(event.target.closest('td'))?.());
   node.addEventListener('keydown', (event) => {

@@ -118,7 +118,8 @@ mod tests {
                 let line = line.strip_prefix("async ").unwrap_or(line);
                 for keyword in ["function ", "const ", "let ", "class "] {
                     let Some(rest) = line.strip_prefix(keyword) else { continue };
-                    let end = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
+                    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+                    let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
                     assert!(names.insert(rest[..end].to_owned()), "{}: {line}", asset.path);
                 }
             }

@@ -1,6 +1,6 @@
 //! The map and the matrix as data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +14,13 @@ use crate::{flow_end, matrix::ConnectionJson};
 const MAX_WHOLE_ENDS: usize = 80;
 
 /// The namespaces, the workloads, and the number of connections between namespaces.
-pub(super) fn overview(snapshot: &Snapshot, title: &str) -> Value {
+///
+/// `used` has the pairs of workloads that were seen to connect, if flows were given.
+pub(super) fn overview(
+    snapshot: &Snapshot,
+    title: &str,
+    used: Option<&BTreeSet<(usize, usize)>>,
+) -> Value {
     let Snapshot { loaded, matrix, places, findings, .. } = snapshot;
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let world = &loaded.world;
@@ -58,6 +64,7 @@ pub(super) fn overview(snapshot: &Snapshot, title: &str) -> Value {
         "outside": matrix.outside.iter().map(|networks| {
             json!({"name": networks.name, "address": networks.example.to_string()})
         }).collect::<Vec<_>>(),
+        "used": used,
         "notes": snapshot.notes,
     })
 }

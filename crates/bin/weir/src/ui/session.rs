@@ -8,20 +8,22 @@ use std::{
 use serde_json::{Value, json};
 use weir_web::{PageData, PageError, PageRequest};
 
-use super::{UiInput, explain, overview, policies, snapshot::Snapshot, what_if};
+use super::{UiInput, explain, flows::FlowLog, overview, policies, snapshot::Snapshot, what_if};
 use crate::failure::Failure;
 
 /// The page about one input.
 pub(super) struct Session {
     input: UiInput,
     snapshot: RwLock<Arc<Snapshot>>,
+    flows: Option<FlowLog>,
 }
 
 impl Session {
     /// Reads the input.
     pub(super) fn load(input: UiInput) -> anyhow::Result<Self> {
         let snapshot = RwLock::new(Arc::new(Snapshot::load(&input)?));
-        Ok(Session { input, snapshot })
+        let flows = input.flows.as_deref().map(FlowLog::open).transpose()?;
+        Ok(Session { input, snapshot, flows })
     }
 
     /// The current snapshot. It stays valid while the input is read again.
@@ -41,11 +43,16 @@ impl Session {
         }
     }
 
+    fn overview(&self, snapshot: &Snapshot) -> Value {
+        let used = self.flows.as_ref().map(|flows| flows.used(snapshot));
+        overview::overview(snapshot, &self.title(), used.as_ref())
+    }
+
     fn try_answer(&self, request: &PageRequest) -> anyhow::Result<Value> {
         let snapshot = self.snapshot();
         let snapshot = snapshot.as_ref();
         match request {
-            PageRequest::Overview => Ok(overview::overview(snapshot, &self.title())),
+            PageRequest::Overview => Ok(self.overview(snapshot)),
             PageRequest::Cells { from, to } => Ok(overview::cells(snapshot, *from, *to)),
             PageRequest::End { end } => Ok(overview::end(snapshot, *end)),
             PageRequest::Explain { from, to, port } => {
@@ -56,11 +63,14 @@ impl Session {
             PageRequest::WhatIf { text, remove } => {
                 what_if::what_if(snapshot, &self.input, text, remove)
             }
-            PageRequest::Flows { .. } => Ok(json!({"available": false})),
+            PageRequest::Flows { after } => Ok(match &self.flows {
+                Some(log) => log.changes(snapshot, *after),
+                None => json!({"available": false}),
+            }),
             PageRequest::Reload => {
                 let new = Arc::new(Snapshot::load(&self.input)?);
                 *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-                Ok(overview::overview(&new, &self.title()))
+                Ok(self.overview(&new))
             }
         }
     }

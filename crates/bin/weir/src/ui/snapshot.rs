@@ -24,6 +24,8 @@ pub(super) struct Snapshot {
     judged: Option<ReachState>,
     pub(super) matrix: WorkloadMatrix,
     pub(super) places: Places,
+    /// The row of each workload and of each pod, by name.
+    pub(super) rows: BTreeMap<String, usize>,
     /// The lint findings about the world.
     pub(super) lint: Vec<Finding>,
     /// All findings that `weir lint` reports.
@@ -36,7 +38,7 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// Reads and compiles the input.
     pub(super) fn load(input: &UiInput) -> anyhow::Result<Self> {
-        let UiInput { source, clusters, ingress } = input;
+        let UiInput { source, clusters, ingress, .. } = input;
         let config = LintConfig::find(None, source.paths())?;
         let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
         let namespace = source.namespace();
@@ -58,13 +60,29 @@ impl Snapshot {
         let matrix = query.evaluate_workloads(selected, |done, all| progress.report(done, all));
         drop(progress);
         let places = Places::new(&matrix.ends);
+        let mut rows = BTreeMap::new();
+        for (at, end) in matrix.ends.iter().enumerate() {
+            rows.extend(end.pods.iter().map(|pod| (pod.to_string(), at)));
+            rows.entry(end.name.clone()).or_insert(at);
+        }
         let lint = loaded.lint();
         let mut findings = source.pod_network.findings(&state, &loaded.synthetic);
         findings.extend(lint.iter().chain(&loaded.findings).cloned());
         findings.sort();
         findings.dedup();
         let (findings, suppressed) = suppress(findings, &loaded.ignores, &config);
-        Ok(Snapshot { loaded, state, judged, matrix, places, lint, findings, suppressed, notes })
+        Ok(Snapshot {
+            loaded,
+            state,
+            judged,
+            matrix,
+            places,
+            rows,
+            lint,
+            findings,
+            suppressed,
+            notes,
+        })
     }
 
     /// The state whose connections are judged.
