@@ -178,6 +178,11 @@ impl PolicyDiff {
         PolicyDiff { findings, ..self }
     }
 
+    /// The diff for programs.
+    pub(crate) fn output(&self) -> impl Serialize {
+        DiffOutput::from(self)
+    }
+
     /// Whether no connection is opened or closed.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()

@@ -56,6 +56,7 @@ mod pod_network;
 mod present;
 mod probe;
 mod probing;
+mod recommend;
 mod render;
 mod service;
 mod source;
@@ -101,6 +102,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Matrix(matrix) => matrix.run(out),
         Command::Diff(diff) => diff.run(out),
         Command::Lint(lint) => lint.run(out),
+        Command::Recommend(recommend) => recommend.run(out),
         Command::Render(render) => render.run(out),
         Command::Ui(ui) => ui.run(out),
         Command::Agent(agent) => agent.run(),

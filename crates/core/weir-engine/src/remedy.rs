@@ -5,24 +5,10 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use weir_model::{
     Action, Block, CLUSTER_LABEL, Direction, Flow, NAMESPACE_NAME_LABEL, Name, Peer, Pod, PodId,
     Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, QualifiedName,
-    Requirement, Scope, Selector, Spec, Subject, Tier, Verdict, Who, World,
+    Requirement, Scope, Selector, Spec, Subject, Tier, Verdict, Who, World, is_lasting_label,
 };
 
 use crate::explain::{Cited, Explanation, Judgement, Reason, Side};
-
-/// Labels that differ between replicas or rollouts. A policy that selects by them would soon match
-/// nothing.
-const PASSING: [&str; 9] = [
-    "apps.kubernetes.io/pod-index",
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/job-name",
-    "controller-revision-hash",
-    "controller-uid",
-    "job-name",
-    "pod-template-generation",
-    "pod-template-hash",
-    "statefulset.kubernetes.io/pod-name",
-];
 
 /// A change that would allow a denied flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +156,7 @@ fn named(namespace: &str) -> Scope {
 /// Selects a pod by the labels that outlive a rollout. A pod without labels is selected by the
 /// absence of its neighbours' labels.
 fn selector_of(world: &World, pod: &Pod) -> Selector {
-    let lasting = pod.labels.iter().filter(|(key, _)| !PASSING.contains(&&**key));
+    let lasting = pod.labels.iter().filter(|(key, _)| is_lasting_label(key));
     let mut requirements: Vec<Requirement> =
         lasting.map(|(key, value)| Requirement::equals(key.clone(), value.clone())).collect();
     if requirements.is_empty() {

@@ -5,6 +5,30 @@ use crate::Name;
 /// The label that the API server sets on every namespace; its value is the name of the namespace.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// Labels that differ between replicas or rollouts. A policy that selects by them would soon match
+/// nothing.
+const PASSING_LABELS: [&str; 13] = [
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/job-name",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "pod-template-generation",
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "service.istio.io/canonical-revision",
+    "statefulset.kubernetes.io/pod-name",
+    "workflows.argoproj.io/workflow",
+];
+
+/// Whether all pods of a workload have the label with one value, also after a rollout, as far as the
+/// key shows.
+pub fn is_lasting_label(key: &str) -> bool {
+    !PASSING_LABELS.contains(&key)
+}
+
 /// The labels of one object, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Box<[(Name, Name)]>);

@@ -56,7 +56,7 @@ pub use family::IpFamily;
 pub use finding::{Finding, Location, ObjectRef, Severity};
 pub use flow::{Direction, Flow, Verdict};
 pub use interval::{Interval, address_number, covering_nets, numbered_address};
-pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector};
+pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector, is_lasting_label};
 pub use name_table::NameTable;
 pub use net::{Block, DomainPattern, PortRange, Protocol};
 pub use object::{Claim, Name, NamedPort, Namespace, Node, Pod, PodId, PodOwner};

@@ -14,6 +14,7 @@ pub(crate) mod matrix;
 pub(crate) mod plain;
 pub(crate) mod program;
 pub(crate) mod progress;
+pub(crate) mod recommendation;
 pub(crate) mod review;
 pub(crate) mod service_view;
 pub(crate) mod status;
@@ -92,6 +93,7 @@ pub(crate) enum Schema {
     Matrix,
     Names,
     PoliciesUnused,
+    Recommend,
     Render,
     RenderCluster,
     RenderHcn,
@@ -117,6 +119,7 @@ impl Schema {
             Schema::Matrix => "weir.dev/matrix/v1",
             Schema::Names => "weir.dev/names/v1",
             Schema::PoliciesUnused => "weir.dev/policies-unused/v1",
+            Schema::Recommend => "weir.dev/recommend/v1",
             Schema::Render => "weir.dev/render/v1",
             Schema::RenderCluster => "weir.dev/render-cluster/v1",
             Schema::RenderHcn => "weir.dev/render-hcn/v1",

@@ -24,6 +24,7 @@ mod lint;
 mod live;
 mod matrix;
 mod networks;
+mod recommend;
 mod render;
 mod review;
 #[path = "../schema/mod.rs"]

@@ -30,6 +30,8 @@ fn commands() -> Vec<String> {
         format!("matrix {SHOP} --exposure"),
         format!("diff {SHOP}/apps examples/shop/manifests/policies examples/shop/repaired"),
         format!("diff -f examples/shop/repaired examples/shop/repaired {}", &SHOP[3..]),
+        format!("recommend {SHOP} --flows examples/shop/flows.jsonl"),
+        format!("recommend {SHOP} --flows examples/shop/flows.jsonl --diff"),
         format!("render {SHOP}"),
         format!("render {SHOP} --datapath hcn"),
         format!("render {SHOP} --datapath opflex"),

@@ -1,0 +1,257 @@
+//! `weir recommend`: policies from observed flows.
+
+mod outcome;
+mod recording;
+mod test_file;
+mod workloads;
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use weir_kube::ClusterKinds;
+use weir_model::{Flow, Name, PodId, PolicyId, PolicyKind, World};
+use weir_reach::Comparison;
+use weir_recommend::{
+    Evidence, EvidenceKind, ObservedEnd, ObservedFlow, Recommendation, Request, WorkloadPods,
+};
+
+pub(crate) use self::outcome::Outcome;
+use self::recording::Recording;
+use crate::{
+    diff::PolicyDiff,
+    exit::Exit,
+    failure::Failure,
+    present::{self, Format, Schema, progress::Progress},
+    source::{self, Loaded, SourceArgs},
+};
+
+/// Derive least-privilege NetworkPolicies from observed flows
+///
+/// Prints one NetworkPolicy for each workload. It allows the recorded connections and DNS, and
+/// nothing else. A comment above each rule names the evidence for it. Policies select workloads by
+/// labels that a rollout does not change.
+///
+/// The policies are meant to replace the NetworkPolicies of their namespaces. Before it prints them,
+/// weir tests every recorded flow against them, together with the policies of the other tiers and
+/// namespaces, and lists the flows that would be denied. Exit status 1 if there are any.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml"
+)]
+pub(crate) struct RecommendCommand {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Recorded flows, one JSON record per line, or `-` for standard input [repeatable]
+    #[arg(long, value_name = "FILE")]
+    flows: Vec<PathBuf>,
+    /// Recorded drops, as `weir drops -o json` prints them. Only packets that passed in audit mode
+    /// count [repeatable]
+    #[arg(long, value_name = "FILE")]
+    drops: Vec<PathBuf>,
+    /// Also recommend policies for kube-system, kube-public and kube-node-lease
+    #[arg(long, conflicts_with = "namespace")]
+    system_namespaces: bool,
+    /// Show which connections the policies open and close, instead of the policies
+    #[arg(long)]
+    diff: bool,
+    /// Write the policies to a file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Write policy tests for the policies to a file
+    #[arg(long, value_name = "FILE", requires = "write")]
+    tests: Option<PathBuf>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// The namespaces of the cluster itself.
+const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+impl RecommendCommand {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        if self.flows.is_empty() && self.drops.is_empty() {
+            let hint = "record some with `weir flows -o json`, and give the file with --flows";
+            return Err(Failure::new("there are no observed flows", hint).into());
+        }
+        let loaded = self.source.load_complete(ClusterKinds::DestinationsAndRoutes)?;
+        let workloads = workloads::of(&loaded);
+        let recording = self.record(&loaded)?;
+        let is_in_scope = |namespace: &str| self.is_in_scope(namespace);
+        let recommendation = weir_recommend::recommend(&Request {
+            world: &loaded.world,
+            workloads: &workloads,
+            flows: &recording.flows,
+            is_in_scope: &is_in_scope,
+        });
+        let outcome = self.outcome(&loaded, &workloads, recording, recommendation);
+        outcome.print_notes();
+        if let Some(path) = &self.write {
+            write_file(path, &present::recommendation::text(&outcome))?;
+        }
+        if let Some(path) = &self.tests {
+            write_file(path, &self.test_file(path, &loaded, &workloads, &outcome))?;
+        }
+        match self.output.structured() {
+            _ if self.diff => self.write_diff(out, &loaded, &outcome)?,
+            Some(form) => {
+                let view = present::recommendation::RecommendationView::from(&outcome);
+                present::value(out, form, Schema::Recommend, &view)?;
+            }
+            None if self.write.is_some() => (),
+            None => out.write_all(present::recommendation::text(&outcome).as_bytes())?,
+        }
+        outcome.print_broken();
+        Ok(Exit::when(outcome.broken.is_empty()))
+    }
+
+    fn is_in_scope(&self, namespace: &str) -> bool {
+        match self.source.namespace() {
+            Some(only) => namespace == only,
+            None => self.system_namespaces || !SYSTEM_NAMESPACES.contains(&namespace),
+        }
+    }
+
+    /// Reads the recordings.
+    fn record(&self, loaded: &Loaded) -> anyhow::Result<Recording> {
+        let mut recording = recording::Reader::new(loaded);
+        for path in &self.flows {
+            let bytes = source::read_file(path)?;
+            recording.read_flows(&path.display().to_string(), &bytes)?;
+        }
+        for path in &self.drops {
+            let bytes = source::read_file(path)?;
+            recording.read_drops(&path.display().to_string(), &bytes)?;
+        }
+        Ok(recording.finish())
+    }
+
+    /// Tests the recorded flows against the recommended policies.
+    fn outcome(
+        &self,
+        loaded: &Loaded,
+        workloads: &[WorkloadPods],
+        recording: Recording,
+        recommendation: Recommendation,
+    ) -> Outcome {
+        let mut world = loaded.world.clone();
+        let is_replaced =
+            |id: &PolicyId| id.kind == PolicyKind::NetworkPolicy && self.is_in_scope(&id.namespace);
+        world.policies.retain(|id, _| !is_replaced(id));
+        for policy in &recommendation.policies {
+            world.policies.insert(policy.id.clone(), policy.policy());
+        }
+        let left = loaded.world.policies.keys();
+        let superseded: Vec<PolicyId> =
+            left.filter(|id| !world.policies.contains_key(id)).cloned().collect();
+        let state = source::compile(world);
+        let broken = outcome::broken(&state, workloads, &recording.flows);
+        Outcome { recommendation, recording, superseded, state, broken }
+    }
+
+    fn write_diff(
+        &self,
+        out: &mut dyn Write,
+        loaded: &Loaded,
+        outcome: &Outcome,
+    ) -> anyhow::Result<()> {
+        let before = source::compile(loaded.world.clone());
+        let mut progress = Progress::new("comparing");
+        let changes = Comparison::new(&before, &outcome.state)
+            .changes(&loaded.owners, |done, all| progress.report(done, all));
+        drop(progress);
+        let diff = PolicyDiff::from_changes(changes);
+        match self.output.structured() {
+            Some(form) => present::value(out, form, Schema::Diff, &diff.output()),
+            None => Ok(present::diff::write(out, &diff)?),
+        }
+    }
+
+    /// The policy tests, with paths relative to the folder of their file.
+    fn test_file(
+        &self,
+        path: &Path,
+        loaded: &Loaded,
+        workloads: &[WorkloadPods],
+        outcome: &Outcome,
+    ) -> String {
+        let policies = self.write.iter();
+        let manifests = self.source.paths().iter().chain(policies);
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let manifests = manifests.map(|manifest| test_file::relative(manifest, folder)).collect();
+        test_file::text(manifests, loaded, workloads, outcome)
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let failed = |error: io::Error| {
+        let hint = "give a file in a folder that exists and that you may write to";
+        Failure::new(format!("cannot write {}: {error}", path.display()), hint)
+    };
+    Ok(fs::write(path, text).map_err(failed)?)
+}
+
+/// An address, and the pod that has it.
+type Addressed = (IpAddr, Option<PodId>);
+
+/// The addresses of an end: those of all pods of the workload.
+fn addresses(world: &World, workloads: &[WorkloadPods], end: &ObservedEnd) -> Vec<Addressed> {
+    let id = match end {
+        ObservedEnd::Address(address) => return vec![(*address, None)],
+        ObservedEnd::Pod(id) => id,
+    };
+    let own = std::slice::from_ref(id);
+    let pods = workloads.iter().find(|one| one.pods.contains(id)).map_or(own, |one| &one.pods);
+    let pods = pods.iter().filter_map(|id| world.pods.get(id)).filter(|pod| !pod.finished);
+    pods.flat_map(|pod| pod.addresses.iter().map(|address| (*address, Some(pod.id.clone()))))
+        .collect()
+}
+
+/// The connections that an observed flow stands for: between all pods of both workloads, up to a
+/// limit, without those of a pod to itself.
+fn connections(world: &World, workloads: &[WorkloadPods], observed: &ObservedFlow) -> Vec<Flow> {
+    const MAX_CONNECTIONS: usize = 400;
+    let from = addresses(world, workloads, &observed.from);
+    let to = addresses(world, workloads, &observed.to);
+    let mut flows = Vec::new();
+    for ((from, source), (to, target)) in
+        from.iter().flat_map(|from| to.iter().map(move |to| (from, to)))
+    {
+        let is_one_pod = source.is_some() && source == target;
+        if from.is_ipv4() == to.is_ipv4() && !is_one_pod {
+            let ObservedFlow { protocol, port, .. } = *observed;
+            flows.push(Flow { from: *from, to: *to, protocol, port });
+        }
+        if flows.len() == MAX_CONNECTIONS {
+            break;
+        }
+    }
+    flows
+}
+
+/// The name of the workload of an end, or its address.
+fn end_name(workloads: &[WorkloadPods], end: &ObservedEnd) -> Name {
+    match end {
+        ObservedEnd::Address(address) => address.to_string().into(),
+        ObservedEnd::Pod(id) => {
+            let workload = workloads.iter().find(|one| one.pods.contains(id));
+            workload.map_or_else(|| id.to_string().into(), |one| one.name.clone())
+        }
+    }
+}
+
+/// Evidence for a connection that only a test uses.
+fn no_evidence() -> Evidence {
+    Evidence {
+        kind: EvidenceKind::Manifest,
+        what: "".into(),
+        connections: 0,
+        last_seen: None,
+        location: None,
+    }
+}
