@@ -12,11 +12,12 @@ use weir_netfilter::{BlockedReply, Tuple};
 
 use crate::{
     EbpfPlanner, Installed, MapPlan, MapStep, Tables, Write,
+    counters::{cut_connections, denied_packets},
     digest::{Digest, digest},
     drift::Comparison,
     fast_lane::{self, FastLane},
     kernel::{Installation, Kernel, KernelError},
-    layout::{CAUSES, CUT_CONNECTIONS, Config, FlowEntry, Identity, MapId, PodEntry, flow_element},
+    layout::{Config, FlowEntry, Identity, MapId, PodEntry, flow_element},
     program,
     sys::Map,
 };
@@ -37,6 +38,8 @@ pub struct Ebpf {
     comparison: Comparison,
     /// Whether the maps have elements that this agent did not write. Then new maps replace them.
     has_foreign: bool,
+    /// Whether programs with unknown epochs remembered connections. Then new maps do not have them.
+    has_unknown_flows: bool,
     cut: CutConnections,
     /// `None` if all packets go the normal way.
     lane: Option<FastLane>,
@@ -76,7 +79,7 @@ impl Ebpf {
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
         let (comparison, cut) = (Comparison::default(), CutConnections::default());
-        let (current, has_foreign, lane) = (None, false, None);
+        let (current, has_foreign, has_unknown_flows, lane) = (None, false, false, None);
         Ok(Ebpf {
             kernel,
             mode,
@@ -86,6 +89,7 @@ impl Ebpf {
             inherited,
             comparison,
             has_foreign,
+            has_unknown_flows,
             cut,
             lane,
         })
@@ -170,6 +174,9 @@ impl Ebpf {
     }
 
     fn replace(&mut self, tables: &Tables, capacity: u32) -> Result<(), ApplyError> {
+        if self.has_unknown_flows {
+            self.kernel.forget_flows().map_err(failed("cannot remove the connections"))?;
+        }
         let maps = self.kernel.create_maps(capacity).map_err(failed("cannot create maps"))?;
         fill(&maps, tables).map_err(failed_io("cannot fill a map"))?;
         let added = self.add_inherited(&maps, &tables.config);
@@ -183,7 +190,7 @@ impl Ebpf {
         let counted = self.count_cut();
         self.current = Some((number, installed));
         self.cut.counter = Some(0);
-        self.has_foreign = false;
+        (self.has_foreign, self.has_unknown_flows) = (false, false);
         if let Some(lane) = &mut self.lane {
             lane.set_pods(tables);
         }
@@ -245,9 +252,11 @@ impl Datapath for Ebpf {
             let tables = read_tables(&maps).ok()??;
             Some((*number, maps, tables))
         });
+        // The programs of maps that cannot be read may have remembered connections in any epoch.
+        let newest = numbers.last().copied();
+        self.has_unknown_flows =
+            readable.as_ref().is_none_or(|(number, ..)| Some(*number) != newest);
         let Some((number, maps, tables)) = readable else {
-            // Nothing is known about the epochs of the connections.
-            self.kernel.forget_flows().map_err(failed("cannot remove the connections"))?;
             return Ok(Installed { tables: Some(Tables::default()), ..Installed::default() });
         };
         let capacity = maps.get(&MapId::Decisions).map_or(0, |map| map.declaration().max_entries);
@@ -367,24 +376,6 @@ fn blocked_reply(flow: FlowEntry) -> BlockedReply {
     let (source, source_port) = server;
     let (destination, destination_port) = client;
     BlockedReply { protocol, tuple: Tuple { source, destination, source_port, destination_port } }
-}
-
-/// The number of denied packets by cause.
-pub(crate) fn denied_packets(maps: &Maps) -> io::Result<Vec<u64>> {
-    (0..CAUSES).map(|cause| counter(maps, cause)).collect()
-}
-
-/// The number of connections that changes cut.
-pub(crate) fn cut_connections(maps: &Maps) -> io::Result<u64> {
-    counter(maps, CUT_CONNECTIONS)
-}
-
-/// The sum of a counter of all processors.
-fn counter(maps: &Maps, number: u32) -> io::Result<u64> {
-    let Some(map) = maps.get(&MapId::Denied) else { return Ok(0) };
-    let value = map.lookup(&number.to_ne_bytes())?.unwrap_or_default();
-    let counts = value.chunks_exact(8);
-    Ok(counts.filter_map(|count| Some(u64::from_ne_bytes(count.try_into().ok()?))).sum())
 }
 
 /// Reads the content of the maps; `None` if a part has another layout.

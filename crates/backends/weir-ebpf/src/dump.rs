@@ -14,7 +14,8 @@ use weir_model::{IpFamily, Protocol};
 
 use crate::{
     Tables,
-    apply::{cut_connections, denied_packets, read_tables},
+    apply::read_tables,
+    counters::{cut_connections, denied_packets},
     fast_lane::LoadedLane,
     kernel::{Kernel, KernelError, Link},
     layout::{FlowEntry, MapId, MapType},
@@ -26,6 +27,8 @@ use crate::{
 pub struct Dump {
     /// The folder of the names.
     pub folder: PathBuf,
+    /// Whether the kernel lets the programs read the connections of conntrack.
+    pub reads_conntrack: bool,
     /// The installed rules. While they are replaced, there are two.
     pub rules: Vec<LoadedRules>,
     /// The maps that outlive a replacement of rules.
@@ -112,6 +115,7 @@ impl Dump {
         }
         let mut dump = Dump {
             folder: kernel.folder().to_owned(),
+            reads_conntrack: kernel.features().conntrack,
             rules: Vec::new(),
             maps: Vec::new(),
             flows: Vec::new(),
@@ -214,6 +218,8 @@ fn memory(object: BorrowedFd<'_>) -> Option<u64> {
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.folder.display())?;
+        let reads = if self.reads_conntrack { "read if present" } else { "not readable" };
+        writeln!(f, "  conntrack: {reads}")?;
         for map in &self.maps {
             writeln!(f, "  {map}")?;
         }

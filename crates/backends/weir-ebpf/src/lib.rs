@@ -29,6 +29,8 @@ mod apply;
 mod assembler;
 pub mod btf;
 mod classes;
+#[cfg(target_os = "linux")]
+mod counters;
 mod digest;
 #[cfg(target_os = "linux")]
 mod drift;

@@ -119,6 +119,15 @@ impl Main<'_> {
         asm.jump_if(Equal, R1, PROTO_TCP, timed);
         asm.jump_if(Greater, R2, OTHER_TIMEOUT, miss);
         asm.place(timed);
+        // A request of the other end is a connection of its own.
+        let known = asm.label();
+        asm.load(Word, R1, R10, FLAGS);
+        asm.and(R1, REQUEST);
+        asm.jump_if(Equal, R1, 0, known);
+        asm.set(R1, R3);
+        asm.shift_right(R1, 63);
+        asm.jump_if(NotEqual, R1, R9, miss);
+        asm.place(known);
         asm.set(R1, R3);
         asm.shift_left(R1, 32);
         asm.shift_right(R1, 32);
@@ -224,7 +233,7 @@ impl Main<'_> {
     /// Evaluates the rules for a packet of an unknown connection.
     pub(super) fn unknown_flow(&mut self) {
         let (restored, middle, allowed) = (self.asm.label(), self.asm.label(), self.asm.label());
-        let (forward, back, denied) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let (forward, tracked, denied) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.store_constant(Word, R10, QUERY + query::EPOCH, -1);
         self.asm.store_constant(Half, R10, QUERY + query::ESTABLISHED, 0);
         self.asm.store_constant(Double, R10, CAUSE, 0);
@@ -258,24 +267,29 @@ impl Main<'_> {
         self.asm.jump_if(Equal, R0, result::ALLOWED, allowed);
         self.asm.jump(denied);
 
-        // From the middle of a TCP connection. If one end has a port that systems give to clients, it
-        // began the connection. Otherwise the connection passes if either end may begin it.
+        // From the middle of a TCP connection. A sender could make any packet look like a reply, so its
+        // own direction must be allowed, unless conntrack has seen the connection pass. If only the
+        // receiver has a port that systems give to clients, it must be allowed to begin it, too.
         self.asm.place(middle);
         let asm = &mut *self.asm;
+        if self.features.conntrack {
+            asm.load_field(Double, R1, R6, Field::Conntrack);
+            asm.and(R1, 7);
+            asm.jump_if(Equal, R1, IP_CT_ESTABLISHED_REPLY, tracked);
+        }
         asm.load(Half, R1, R10, SOURCE_PORT);
         asm.swap_half(R1);
         asm.shift_right(R1, CLIENT_PORT_BITS);
         asm.load(Half, R2, R10, DESTINATION_PORT);
         asm.swap_half(R2);
         asm.shift_right(R2, CLIENT_PORT_BITS);
-        asm.jump_if(Greater, R1, R2, forward);
-        asm.jump_if(Less, R1, R2, back);
+        asm.jump_if(GreaterOrEqual, R1, R2, forward);
         asm.set(R7, R9);
         self.ask(Way::Forward);
         self.call_judge();
         self.asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
-        self.asm.jump_if(Equal, R0, result::ALLOWED, allowed);
-        self.asm.place(back);
+        self.asm.jump_if(NotEqual, R0, result::ALLOWED, denied);
+        self.asm.place(tracked);
         self.asm.set(R7, R9);
         self.asm.xor(R7, 1);
         self.ask(Way::Back);

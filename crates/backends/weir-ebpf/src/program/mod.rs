@@ -112,6 +112,8 @@ pub(crate) const UNANSWERED: i32 = REPLY | ALONE | RELATED;
 const TCP: i32 = 16;
 /// The hop limit is 255: the packet comes from a neighbour.
 const NEIGHBOUR: i32 = 32;
+/// The packet is a request, which only the end that began the connection sends.
+const REQUEST: i32 = 64;
 
 const PROTO_ICMP: i32 = 1;
 const PROTO_IGMP: i32 = 2;
@@ -141,6 +143,10 @@ const CLIENT_PORT_BITS: i32 = 15;
 
 /// The flag of a connection whose destination was translated, in `nf_conn.status`.
 const IPS_DST_NAT: i32 = 1 << 5;
+
+/// The state of a packet in the lowest bits of `sk_buff._nfct`: conntrack saw packets of both
+/// directions, and this is a reply.
+const IP_CT_ESTABLISHED_REPLY: i32 = 3;
 
 /// The flag of a connection that a helper expected.
 const IPS_EXPECTED: i32 = 1;

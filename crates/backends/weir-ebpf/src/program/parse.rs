@@ -189,7 +189,11 @@ impl Main<'_> {
         self.asm.load(Word, R1, R10, FLAGS);
         self.asm.or(R1, REPLY);
         self.asm.store(Word, R10, FLAGS, R1);
+        self.copy_echo_id(parsed);
         self.asm.place(request);
+        self.asm.load(Word, R1, R10, FLAGS);
+        self.asm.or(R1, REQUEST);
+        self.asm.store(Word, R10, FLAGS, R1);
         self.copy_echo_id(parsed);
 
         self.asm.place(error);
@@ -210,7 +214,17 @@ impl Main<'_> {
         // The addresses trade places below, when the packet can be read.
         self.copy_address(R7, source, INNER);
         self.copy_address(R7, destination, INNER + 16);
+        // The error must go to the sender of the packet, or it could carry data to anyone.
+        let words: &[i16] = match self.family {
+            IpFamily::V4 => &[0],
+            IpFamily::V6 => &[0, 4, 8, 12],
+        };
         let asm = &mut *self.asm;
+        for word in words {
+            asm.load(Word, R1, R10, INNER + word);
+            asm.load(Word, R2, R10, DESTINATION + word);
+            asm.jump_if(NotEqual, R1, R2, alone);
+        }
         match self.family {
             IpFamily::V4 => {
                 asm.load(Byte, R9, R7, 9);

@@ -103,11 +103,27 @@ fn replies_pass_only_on_a_known_connection() {
     }
 }
 
+/// A pod could send any packet as a reply, so its own direction must be allowed. If conntrack saw the
+/// connection pass, only the direction in which it began matters.
 #[test]
-fn a_connection_from_the_middle_passes_if_an_end_may_begin_it() {
+fn a_connection_from_the_middle_passes_if_its_sender_may_begin_it() {
     let mut node = Node::new(&WEB_TO_DB);
     let to_db = flow(WEB[0], DB[0], Protocol::Tcp, 80);
-    assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Allow);
+    let untracked = reply(&to_db, 40_000, ACK, Forward);
+    assert_eq!(node.meets(&untracked), Deny);
+    let tracked = Packet { status: Some(0), is_tracked_reply: true, ..untracked.clone() };
+    assert_eq!(Node::new(&WEB_TO_DB).meets(&tracked), Allow);
+    assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Allow);
+    assert_eq!(node.meets(&untracked), Allow, "its connection is known now");
+    // `web` accepts everything, but may send nothing.
+    let silent = [("web", "podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]")];
+    for [port, of_client] in [[80, 40_000], [80, 81], [50_000, 40_000]] {
+        let to_web = flow(API[0], WEB[0], Protocol::Tcp, port);
+        let as_reply = reply(&to_web, of_client, ACK, Forward);
+        assert_eq!(Node::new(&silent).meets(&as_reply), Deny, "{port}");
+        let tracked = Packet { status: Some(0), is_tracked_reply: true, ..as_reply };
+        assert_eq!(Node::new(&silent).meets(&tracked), Allow, "{port}");
+    }
     let to_api = flow(WEB[0], API[0], Protocol::Tcp, 80);
     for flags in [SYN, ACK] {
         assert_eq!(node.meets(&reply(&to_api, 40_000, flags, Forward)), Deny);
@@ -132,11 +148,12 @@ fn a_forbidden_connection_from_the_middle_does_not_turn_around() {
             assert_eq!(node.meets(&reply(&to_db, 40_000, ACK, Forward)), Deny);
             assert_eq!(node.meets(&segment(&to_db, 40_000, ACK, Forward)), Deny);
         }
-        let to_web = flow(DB[at], WEB[at], Protocol::Tcp, 80);
-        assert_eq!(node.meets(&reply(&to_web, 40_000, ACK, Forward)), Allow);
-        for [port, of_client] in [[80, 1_000], [50_000, 40_000]] {
-            let unclear = flow(WEB[at], DB[at], Protocol::Tcp, port);
-            assert_eq!(node.meets(&segment(&unclear, of_client, ACK, Forward)), Allow);
+        for [port, of_client] in [[80, 40_000], [80, 1_000], [50_000, 40_000]] {
+            let to_web = flow(DB[at], WEB[at], Protocol::Tcp, port);
+            let as_reply = reply(&to_web, of_client, ACK, Forward);
+            assert_eq!(node.meets(&as_reply), Deny, "{port}: `db` may have begun it");
+            assert_eq!(node.meets(&segment(&to_web, of_client, ACK, Forward)), Allow);
+            assert_eq!(node.meets(&as_reply), Allow, "{port}: `db` began it");
         }
     }
 }
@@ -206,6 +223,33 @@ fn errors_pass_only_about_known_connections() {
         assert_eq!(node.meets(&unreachable(address(DB[at]), &to_db)), Allow);
         let other = flow(WEB[at], API[at], Protocol::Udp, 80);
         assert_eq!(node.meets(&unreachable(router, &other)), Deny);
+        // An error about the pod's own connection carries no data to another address.
+        let mut elsewhere = unreachable(address(WEB[at]), &to_db);
+        let (to, length) = [(16, 4), (24, 16)][at];
+        let api: Vec<u8> = match address(API[at]) {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        elsewhere.bytes[to..to + length].copy_from_slice(&api);
+        assert_eq!(node.meets(&elsewhere), Deny);
+    }
+}
+
+/// The id of an echo does not let the other end send requests.
+#[test]
+fn an_echo_opens_no_requests_of_the_other_end() {
+    for (at, [request, reply]) in [(0, [8, 0]), (1, [128, 129])] {
+        let protocol = [1, 58][at];
+        let echo = |from: &str, to: &str, kind: u8| {
+            let message = [kind, 0, 0, 0, 0, 7, 0, 1];
+            packet(address(from), address(to), protocol, &message, Forward)
+        };
+        let mut node = Node::new(&WEB_TO_DB);
+        for _ in 0..2 {
+            assert_eq!(node.meets(&echo(WEB[at], DB[at], request)), Allow);
+            assert_eq!(node.meets(&echo(DB[at], WEB[at], reply)), Allow);
+            assert_eq!(node.meets(&echo(DB[at], WEB[at], request)), Deny);
+        }
     }
 }
 

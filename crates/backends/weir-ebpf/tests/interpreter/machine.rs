@@ -81,6 +81,8 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     /// The state of its connection, if conntrack has one.
     pub(crate) status: Option<u64>,
+    /// Whether it is a reply of a connection of which conntrack saw both directions.
+    pub(crate) is_tracked_reply: bool,
     /// The client, the server, its port and the protocol of the connection because of which a helper
     /// expected this one.
     pub(crate) master: Option<Flow>,
@@ -186,8 +188,9 @@ impl<'a> Run<'a> {
                 self.region([status.to_le_bytes(), master.to_le_bytes()].concat())
             }
         };
-        // An established connection: the lowest bits must not matter.
-        let marked = if connection == 0 { 0 } else { connection | 2 };
+        // The lowest bits are the state of the packet: a new connection, or a reply.
+        let state = if packet.is_tracked_reply { 3 } else { 2 };
+        let marked = if connection == 0 { 0 } else { connection | state };
         let bytes = self.region(packet.bytes.clone());
         self.packet = (bytes >> 32) as usize;
         let length = packet.bytes.len() as u32;

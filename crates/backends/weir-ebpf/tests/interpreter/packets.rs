@@ -52,6 +52,7 @@ pub(crate) fn packet(
         hook: hook as u8,
         bytes: ip(from, to, protocol, payload),
         status: None,
+        is_tracked_reply: false,
         master: None,
         paged: 0,
     }

@@ -46,6 +46,7 @@ pub(crate) fn dump(command: &DumpCommand, out: &mut dyn Write) -> anyhow::Result
 fn to_json(dump: &Dump, connections: Option<&[(FlowEntry, Duration)]>) -> Value {
     json!({
         "folder": dump.folder.display().to_string(),
+        "readsConntrack": dump.reads_conntrack,
         "maps": dump.maps.iter().map(map_json).collect::<Vec<_>>(),
         "rules": dump.rules.iter().map(rules_json).collect::<Vec<_>>(),
         "fastLane": dump.lane.as_ref().map(lane_json),
