@@ -15,6 +15,8 @@ pub(crate) fn write(report: &DatapathReport) -> Result<()> {
     let page = docs.join("performance.md");
     let mut text = fs::read_to_string(&page).with_context(|| cannot("read", &page))?;
     for (name, table) in report.tables() {
+        // The plots of eBPF exist once it was measured.
+        let table = if name == "ebpf-packets" { EBPF_PLOTS.to_owned() + &table } else { table };
         text = replace(&text, name, &table)
             .with_context(|| format!("{} has no marks for `{name}`", page.display()))?;
     }
@@ -33,6 +35,14 @@ pub(crate) fn write(report: &DatapathReport) -> Result<()> {
     }
     Ok(())
 }
+
+/// The plots of eBPF, above its table of packets.
+const EBPF_PLOTS: &str = "\
+![CPU time of a new connection with eBPF, by the number of policies](img/ebpf-connections.svg)
+
+![CPU time of a one-way UDP packet with eBPF, by the number of policies](img/ebpf-datagrams.svg)
+
+";
 
 /// Replaces one table of `docs/performance.md`.
 pub(crate) fn put(name: &str, table: &str) -> Result<()> {

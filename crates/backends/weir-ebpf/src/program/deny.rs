@@ -10,7 +10,7 @@ use Comparison::{GreaterOrEqual, Shares};
 use Width::Half;
 
 impl Main<'_> {
-    /// Counts, reports and drops a packet. `R0` is the result of the rules. In audit mode the packet
+    /// Counts, reports and drops a packet. `R0` is the result of the rules, and `R8` the time. In audit mode the packet
     /// passes, and so does its connection.
     pub(super) fn deny(&mut self) {
         let asm = &mut *self.asm;
@@ -63,9 +63,7 @@ impl Main<'_> {
             (self.asm.label(), self.asm.label(), self.asm.label());
         let (send, done) = (self.asm.label(), self.asm.label());
         let asm = &mut *self.asm;
-        asm.call(Helper::Time);
-        asm.shift_right(R0, 30);
-        asm.store(Double, R10, NOW, R0);
+        asm.store(Double, R10, NOW, R8);
         asm.map(R1, MapId::Sources(self.family));
         asm.stack(R2, SOURCE);
         asm.call(Helper::MapLookup);

@@ -214,7 +214,7 @@ pub(crate) fn attach_to_link(program: BorrowedFd<'_>, index: u32) -> io::Result<
     unsafe { attributes.call(LINK_CREATE) }.map(owned)
 }
 
-/// Replaces the program of a link at once.
+/// Replaces the program of a link atomically.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: there are no pointers.
     unsafe { Attributes::new().fd(0, link).fd(4, program).call(LINK_UPDATE) }.map(drop)
