@@ -75,7 +75,7 @@ impl EbpfReport {
         use Operation::{Connection, FirstDatagram, OneWay, Refused, RoundTrip};
         let nothing: Ratio = |figure| figure.times_nothing;
         let conntrack: Ratio = |figure| figure.times_conntrack;
-        let packets: [(&str, Kind, Ratio, &[(Operation, f64)]); 3] = [
+        let packets: [PacketGoals; 3] = [
             (
                 "weir, ebpf, × no rules",
                 is_ebpf,
@@ -199,6 +199,8 @@ impl EbpfReport {
     }
 }
 
+/// Limits for the rows of a kind, as multiples.
+type PacketGoals = (&'static str, Kind, Ratio, &'static [(Operation, f64)]);
 type Kind = fn(InstalledRules) -> bool;
 type Ratio = fn(&Figure) -> Spread;
 
