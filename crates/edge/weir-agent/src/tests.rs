@@ -4,6 +4,7 @@
 
 mod contests;
 mod drops;
+mod flows;
 mod guard;
 mod kubernetes_events;
 mod lockdowns;

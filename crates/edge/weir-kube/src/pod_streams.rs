@@ -66,8 +66,11 @@ impl<'a> PodStreams<'a> {
 
     /// The next output of any program. `None` after the timeout.
     pub fn next(&mut self, wait: Duration) -> Option<(String, StreamItem)> {
-        let receive = timeout(wait, self.receiver.recv());
-        self.client.runtime().block_on(async { receive.await.ok().flatten() })
+        let receiver = &mut self.receiver;
+        // A timeout needs the runtime already when it is created.
+        self.client
+            .runtime()
+            .block_on(async { timeout(wait, receiver.recv()).await.ok().flatten() })
     }
 }
 

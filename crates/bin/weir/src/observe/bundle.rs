@@ -66,20 +66,22 @@ impl BundleCommand {
             .map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
         bundle.add_json("daemonsets.json", sets.map(Some));
         let pods = cluster.client.list(&format!("/api/v1/namespaces/{namespace}/pods"));
-        let names: Vec<String> = pods.iter().flatten().filter_map(pod_name).collect();
+        let containers: Vec<(String, String)> =
+            pods.iter().flatten().flat_map(containers).collect();
         let pods = pods.map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
         bundle.add_json("pods.json", pods.map(Some));
         for (file, words) in COMMANDS {
             bundle.collect(&cluster, file, words)?;
         }
-        for name in names {
+        for (pod, container) in containers {
+            let file = format!("logs/{pod}/{container}.log");
             let path = format!(
-                "/api/v1/namespaces/{namespace}/pods/{name}/log?tailLines={}",
+                "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines={}",
                 self.log_lines
             );
             match cluster.client.text(&path) {
-                Ok(log) => bundle.add(&format!("logs/{name}.log"), log),
-                Err(error) => bundle.failed(&format!("logs/{name}.log"), &error),
+                Ok(log) => bundle.add(&file, log),
+                Err(error) => bundle.failed(&file, &error),
             }
         }
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -170,10 +172,19 @@ fn safe_path(name: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-fn pod_name(pod: &Value) -> Option<String> {
-    let name = pod["metadata"]["name"].as_str()?;
-    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
-    is_name.then(|| name.to_owned())
+/// The containers of a pod that have started, with the name of the pod.
+fn containers(pod: &Value) -> Vec<(String, String)> {
+    let name = |value: &Value| {
+        let name = value["name"].as_str()?;
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+        name.bytes().all(is_allowed).then(|| name.to_owned())
+    };
+    let Some(pod_name) = name(&pod["metadata"]) else { return Vec::new() };
+    let statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let has_log = |status: &&Value| {
+        status["state"]["waiting"].is_null() || status["restartCount"].as_u64() > Some(0)
+    };
+    statuses.filter(has_log).filter_map(|one| Some((pod_name.clone(), name(one)?))).collect()
 }
 
 /// The facts about a node that matter to weir.
@@ -240,7 +251,10 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_folder() {
         assert_eq!(safe_path("agents/../../etc/passwd"), "agents/etc/passwd");
-        assert_eq!(pod_name(&json!({"metadata": {"name": "a?x=/b"}})), None);
+        let status = json!({"containerStatuses": [{"name": "agent"}, {"name": "x&y"}]});
+        let pod = |name: &str| json!({"metadata": {"name": name}, "status": status});
+        assert_eq!(containers(&pod("a?x=/b")), []);
+        assert_eq!(containers(&pod("a")), [("a".to_owned(), "agent".to_owned())]);
     }
 
     #[test]

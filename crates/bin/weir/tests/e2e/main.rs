@@ -42,7 +42,6 @@ const TESTS: &[Test] = &[
     ("a_default_deny_holds_once_the_chart_is_installed", install::default_deny),
     ("upstream_policies_hold_between_containers_with_nftables", cases::with_nftables),
     ("services_host_ports_and_host_networks", traffic::services_and_hosts),
-    ("one_command_finds_the_policy_that_refuses", observe::one_command),
     ("kubelet_probes_pass_a_default_deny", traffic::kubelet_probes),
     ("with_the_cni_plugin_no_first_packet_leaks", starts::with_cni),
     ("an_upgrade_and_a_rollback_keep_all_verdicts", life::upgrade_and_rollback),
@@ -54,6 +53,7 @@ const TESTS: &[Test] = &[
     ("upstream_policies_hold_between_containers_with_iptables", cases::with_iptables),
     ("an_uninstall_leaves_nothing_on_the_nodes", install::uninstall),
     ("kubectl_weir_installs_upgrades_and_uninstalls", install::kubectl_weir),
+    ("one_command_finds_the_policy_that_refuses", observe::one_command),
 ];
 
 fn run_tests() -> ExitCode {

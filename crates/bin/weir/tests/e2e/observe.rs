@@ -11,7 +11,8 @@ use crate::{
 
 /// One command finds which policy refuses a connection between two pods.
 pub(crate) fn one_command(site: &mut Site) {
-    site.helm_upgrade(&[]);
+    let (status, output) = site.kubectl_weir("install");
+    assert_eq!(status, Some(0), "{output}");
     let name = "observe";
     let only_friend = json!({
         "podSelector": {"matchLabels": {"pod": "server"}},
@@ -61,8 +62,10 @@ pub(crate) fn one_command(site: &mut Site) {
     let file = site.testbed.folder().join("bundle.tar");
     run(&format!("bundle --file {}", file.display()));
     let bundle = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
-    for part in ["agents/n1/status.json", "agents/n2/flows.jsonl", "nodes.json", "logs/weir-agent"] {
+    for part in ["agents/n1/status.json", "agents/n2/flows.jsonl", "nodes.json", "logs/weir-agent"]
+    {
         assert!(bundle.contains(part), "the bundle has no {part}");
     }
     site.delete_namespace(name);
+    run("uninstall");
 }

@@ -39,7 +39,6 @@ pub(crate) fn iptables_image() -> String {
 /// A cluster for the tests.
 pub(crate) struct Site {
     pub(crate) testbed: Testbed,
-    helm: PathBuf,
     /// The values of the release, unless a test changed it in another way.
     values: RefCell<Option<Vec<String>>>,
     /// Traffic that goes on from one test to the next.
@@ -66,7 +65,7 @@ impl Site {
         let plugins = testbed.folder().join("plugins");
         fs::create_dir(&plugins).unwrap();
         unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), plugins.join("kubectl-weir")).unwrap();
-        Site { testbed, helm: find_helm(), values: RefCell::default(), steady: None }
+        Site { testbed, values: RefCell::default(), steady: None }
     }
 
     /// Ends the cluster. Returns whether it left nothing behind.
@@ -148,7 +147,7 @@ impl Site {
     }
 
     pub(crate) fn helm(&self) -> Command {
-        self.testbed.command(&self.helm)
+        self.testbed.command(find_helm())
     }
 
     /// Waits until a DaemonSet of weir has been rolled out.

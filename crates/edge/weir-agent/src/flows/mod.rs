@@ -51,10 +51,12 @@ pub(crate) struct ConnectionBatch {
 }
 
 /// The most links of a batch. Further ones count as lost.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
 const MAX_BATCH_LINKS: usize = 65_536;
 
 impl ConnectionBatch {
     /// Adds connections. Returns whether there was room for them.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
     pub(crate) fn add(&mut self, link: Link, count: LinkCount) -> bool {
         if self.links.len() >= MAX_BATCH_LINKS && !self.links.contains_key(&link) {
             return false;

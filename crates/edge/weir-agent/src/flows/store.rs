@@ -22,7 +22,11 @@ const DENIED_PER_SECOND: u32 = 20;
 /// The reason of an agent with `--flows off`.
 pub(crate) const OFF: &str = "the agent runs with `--flows off`";
 /// The reason before the first events.
+#[cfg(target_os = "linux")]
 const STARTING: &str = "the agent has not subscribed to the events of connections yet";
+/// The reason of other systems.
+#[cfg(not(target_os = "linux"))]
+const STARTING: &str = "only agents on Linux observe connections";
 
 /// The flows of the node. The loop writes them, and HTTP reads them.
 #[derive(Debug)]
@@ -73,6 +77,7 @@ impl FlowStore {
     }
 
     /// Connections were not observed.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
     pub(crate) fn add_lost(&self, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
@@ -83,6 +88,7 @@ impl FlowStore {
     }
 
     /// Sets why connections are not observed.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
     pub(crate) fn set_unavailable(&self, reason: Option<String>) {
         *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
