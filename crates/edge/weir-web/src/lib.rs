@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  browser ── GET /app.js ────────► assets    files in the binary, without secrets
-//!          ── POST /api + token ──► guard ──► PageData::answer(PageRequest) ──► JSON
+//!          ── POST /api + token ──► access ──► PageData::answer(PageRequest) ──► JSON
 //!
 //!  PageData ──► export   the same files and all answers, for a page without a server
 //! ```
@@ -11,9 +11,9 @@
 //! *Invariant*: the server listens on loopback only. It answers a request for data only if the
 //! request has the token, names the server's own address, and does not come from another origin.
 
+mod access;
 mod assets;
 mod export;
-mod guard;
 mod request;
 mod server;
 

@@ -21,8 +21,8 @@ use weir_runtime::{
 };
 
 use crate::{
+    access::{AccessRules, RESPONSE_HEADERS},
     assets,
-    guard::{Guard, RESPONSE_HEADERS},
     request::{PageData, PageError, PageRequest},
 };
 
@@ -50,7 +50,7 @@ pub enum ServerError {
 /// A server that listens and does not answer yet.
 pub struct Server {
     listener: TcpListener,
-    guard: Guard,
+    rules: AccessRules,
 }
 
 impl Server {
@@ -58,12 +58,12 @@ impl Server {
     pub fn bind(port: u16) -> Result<Self, ServerError> {
         let listener = http::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         let port = listener.local_addr().map_err(ServerError::Start)?.port();
-        Ok(Server { listener, guard: Guard::new(port).map_err(|_| ServerError::Token)? })
+        Ok(Server { listener, rules: AccessRules::new(port).map_err(|_| ServerError::Token)? })
     }
 
     /// The address of the page, with the token.
     pub fn url(&self) -> String {
-        self.guard.url()
+        self.rules.url()
     }
 
     /// Answers requests until the process receives a signal to stop.
@@ -72,7 +72,7 @@ impl Server {
         let runtime = runtime.map_err(ServerError::Start)?;
         runtime.block_on(async {
             let mut signals = Signals::stop().map_err(ServerError::Start)?;
-            let router = router(self.guard, data);
+            let router = router(self.rules, data);
             tokio::select! {
                 () = http::serve(self.listener, router) => (),
                 _ = signals.next() => (),
@@ -88,16 +88,16 @@ impl Server {
 #[derive(Clone)]
 struct Answers {
     data: Arc<dyn PageData>,
-    guard: Arc<Guard>,
+    rules: Arc<AccessRules>,
     waiting: Arc<Semaphore>,
     running: Arc<Semaphore>,
 }
 
-fn router(guard: Guard, data: Arc<dyn PageData>) -> Router {
-    let guard = Arc::new(guard);
+fn router(rules: AccessRules, data: Arc<dyn PageData>) -> Router {
+    let rules = Arc::new(rules);
     let answers = Answers {
         data,
-        guard: Arc::clone(&guard),
+        rules: Arc::clone(&rules),
         waiting: Arc::new(Semaphore::new(MAX_WAITING)),
         running: Arc::new(Semaphore::new(MAX_CONCURRENT)),
     };
@@ -105,12 +105,12 @@ fn router(guard: Guard, data: Arc<dyn PageData>) -> Router {
         .route("/api", post(answer).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
         .with_state(answers)
         .fallback(get(file))
-        .layer(middleware::from_fn_with_state(guard, check))
+        .layer(middleware::from_fn_with_state(rules, check))
 }
 
 /// Checks every request, and adds the headers to every response.
-async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let mut response = match guard.check(request.headers()) {
+async fn check(State(rules): State<Arc<AccessRules>>, request: Request, next: Next) -> Response {
+    let mut response = match rules.check(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(status) => status.into_response(),
     };
@@ -129,7 +129,7 @@ async fn file(uri: Uri) -> Response {
 }
 
 async fn answer(State(answers): State<Answers>, headers: HeaderMap, body: Bytes) -> Response {
-    if let Err(status) = answers.guard.check_data(&headers) {
+    if let Err(status) = answers.rules.check_data(&headers) {
         return status.into_response();
     }
     let request: PageRequest = match serde_json::from_slice(&body) {

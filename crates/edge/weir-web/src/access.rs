@@ -37,18 +37,18 @@ pub(crate) const RESPONSE_HEADERS: [(HeaderName, HeaderValue); 7] = [
 
 /// The rules for requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Guard {
+pub(crate) struct AccessRules {
     hosts: [String; 2],
     token: String,
 }
 
-impl Guard {
+impl AccessRules {
     /// The rules of a server on a port of loopback, with a new random token.
     pub(crate) fn new(port: u16) -> Result<Self, Unspecified> {
         let mut bytes = [0; 24];
         SystemRandom::new().fill(&mut bytes)?;
         let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Guard { hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")], token })
+        Ok(AccessRules { hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")], token })
     }
 
     /// The address of the page. A browser does not send the fragment, which contains the token.
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn only_the_own_address_is_a_host() {
-        let guard = Guard::new(1234).unwrap();
-        let check = |list: &[(&'static str, &str)]| guard.check(&headers(list)).err();
+        let rules = AccessRules::new(1234).unwrap();
+        let check = |list: &[(&'static str, &str)]| rules.check(&headers(list)).err();
         assert_eq!(check(&[("host", "127.0.0.1:1234")]), None);
         assert_eq!(check(&[("host", "localhost:1234")]), None);
         for other in ["evil.example:1234", "127.0.0.1", "127.0.0.1:12345", "localhost.:1234", ""] {
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn another_origin_is_rejected() {
-        let guard = Guard::new(1234).unwrap();
+        let rules = AccessRules::new(1234).unwrap();
         let check =
-            |origin| guard.check(&headers(&[("host", "127.0.0.1:1234"), ("origin", origin)])).err();
+            |origin| rules.check(&headers(&[("host", "127.0.0.1:1234"), ("origin", origin)])).err();
         assert_eq!(check("http://127.0.0.1:1234"), None);
         for other in ["http://localhost:1234", "https://127.0.0.1:1234", "null", "http://a.example"]
         {
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn data_needs_the_token_and_a_json_body() {
-        let guard = Guard::new(1234).unwrap();
-        let check = |list: &[(&'static str, &str)]| guard.check_data(&headers(list)).err();
+        let rules = AccessRules::new(1234).unwrap();
+        let check = |list: &[(&'static str, &str)]| rules.check_data(&headers(list)).err();
         let json = ("content-type", "application/json");
-        let token = ("weir-token", guard.token.as_str());
+        let token = ("weir-token", rules.token.as_str());
         assert_eq!(check(&[json, token]), None);
         assert_eq!(check(&[json]), Some(StatusCode::UNAUTHORIZED));
         assert_eq!(check(&[json, ("weir-token", "")]), Some(StatusCode::UNAUTHORIZED));
         assert_eq!(
-            check(&[json, ("weir-token", &guard.token[1..])]),
+            check(&[json, ("weir-token", &rules.token[1..])]),
             Some(StatusCode::UNAUTHORIZED)
         );
         assert_eq!(check(&[token]), Some(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         let site = ("sec-fetch-site", "cross-site");
         assert_eq!(check(&[json, token, site]), Some(StatusCode::FORBIDDEN));
-        assert_ne!(guard.token, Guard::new(1234).unwrap().token);
+        assert_ne!(rules.token, AccessRules::new(1234).unwrap().token);
     }
 }
