@@ -21,7 +21,7 @@ pub(crate) type PortName = (Name, Option<Protocol>);
 impl NormalizedPolicy {
     /// Normalizes a policy. Returns `None` for other kinds than NetworkPolicy.
     pub(crate) fn from_policy(policy: &Policy) -> Option<Self> {
-        if policy.id.kind != PolicyKind::NetworkPolicy {
+        if policy.id.kind != PolicyKind::NetworkPolicy || policy.staged {
             return None;
         }
         let namespace = policy.id.namespace.clone();

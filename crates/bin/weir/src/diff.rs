@@ -2,8 +2,10 @@ use std::{collections::BTreeSet, io::Write, net::IpAddr, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use weir_kube::ClusterKinds;
 use weir_model::{Finding, IpFamily, Pod, PodId, PortRange, Verdict, World};
 use weir_reach::{Comparison, Connection, ConnectionChange, Reach, ReachState, spell};
+use weir_source::manifests::ManifestInput;
 
 use crate::{
     clusters::ClustersArgs,
@@ -37,17 +39,22 @@ use crate::{
 /// `weir diff <(kubectl kustomize OLD) <(kubectl kustomize NEW)`.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired -o markdown"
+    after_help = "Examples:\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired\n  weir diff -f examples/shop/manifests/apps examples/shop/manifests/policies examples/shop/repaired -o markdown\n  weir diff --staged -f examples/shop/manifests"
 )]
 pub(crate) struct DiffCommand {
     /// The old manifests: a file, a directory, `-`, or `git:REVISION`
-    old: PathBuf,
+    #[arg(required_unless_present = "staged")]
+    old: Option<PathBuf>,
     /// The new manifests. Without NEW, a revision is compared with the working tree, and other
     /// manifests are applied to the current cluster and compared with it
     new: Option<PathBuf>,
     /// The paths to read in a revision, and in the working tree
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Show what opens and closes when all staged policies (`weir.dev/mode: audit`) are enforced, in
+    /// the manifests of -f or in the current cluster
+    #[arg(long, conflicts_with_all = ["old", "new", "paths", "clusters"])]
+    staged: bool,
     /// Manifests that both sides share, for example the workloads [repeatable]
     #[arg(short = 'f', long = "filename", value_name = "PATH")]
     files: Vec<PathBuf>,
@@ -67,19 +74,20 @@ pub(crate) struct DiffCommand {
 
 impl DiffCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let sides = DiffSides {
-            old: &self.old,
-            new: self.new.as_ref(),
-            shared: &self.files,
-            paths: &self.paths,
-            live: &self.live,
-            namespace: self.namespace.as_deref(),
-            clusters: &self.clusters,
+        let (old, new) = match &self.old {
+            None => {
+                let old = self.pod_network.apply(self.load_staged()?.complete()?)?;
+                let world = old.world.with_staged_enforced();
+                let new = Loaded { world, ..old.clone() };
+                (old, new)
+            }
+            Some(path) => {
+                let (old, new) = self.load_sides(path)?;
+                // Print the findings of both sides before failing.
+                let (old, new) = (old.complete(), new.complete());
+                (self.pod_network.apply(old?)?, self.pod_network.apply(new?)?)
+            }
         };
-        let (old, new) = sides.load()?;
-        // Print the findings of both sides before failing.
-        let (old, new) = (old.complete(), new.complete());
-        let (old, new) = (self.pod_network.apply(old?)?, self.pod_network.apply(new?)?);
         let not_judged = NotJudged::new(&old, &new);
         let mut findings: BTreeSet<Finding> =
             old.findings.into_iter().chain(new.findings).collect();
@@ -128,6 +136,31 @@ impl DiffCommand {
 }
 
 impl DiffCommand {
+    fn load_sides(&self, old: &PathBuf) -> anyhow::Result<(Loaded, Loaded)> {
+        let sides = DiffSides {
+            old,
+            new: self.new.as_ref(),
+            shared: &self.files,
+            paths: &self.paths,
+            live: &self.live,
+            namespace: self.namespace.as_deref(),
+            clusters: &self.clusters,
+        };
+        sides.load()
+    }
+
+    /// The manifests or the cluster whose staged policies are compared.
+    fn load_staged(&self) -> anyhow::Result<Loaded> {
+        if self.files.is_empty() {
+            return self.live.load(ClusterKinds::Policies, "give manifests with -f PATH");
+        }
+        source::load_manifests(ManifestInput {
+            paths: &self.files,
+            namespace: self.namespace.as_deref(),
+            ..ManifestInput::default()
+        })
+    }
+
     /// The blocks of both sides that decide about synthetic addresses. A block that both sides have
     /// is listed once.
     fn assumptions(

@@ -95,6 +95,7 @@ pub(crate) fn load_cluster(
 }
 
 /// A world, and the facts about it that only the input has.
+#[derive(Clone)]
 pub(crate) struct Loaded {
     /// The cluster.
     pub(crate) world: World,

@@ -91,7 +91,12 @@ pub(crate) fn base(policy: &Policy, uid: &str) -> Policy {
         ingress: rules(Direction::Ingress),
         egress: rules(Direction::Egress),
     };
-    Policy { id: id(policy, shard_name(uid, None)), location: None, spec: Arc::new(spec) }
+    Policy {
+        id: id(policy, shard_name(uid, None)),
+        location: None,
+        spec: Arc::new(spec),
+        staged: false,
+    }
 }
 
 /// The NetworkPolicy of a shard. It has one direction, so it does not isolate in the other.
@@ -102,7 +107,12 @@ pub(crate) fn shard(policy: &Policy, uid: &str, key: &ShardKey, rules: Vec<Polic
     };
     let subject = policy.spec.subject.clone();
     let spec = Spec { tier: Tier::Namespace, subject, ingress, egress };
-    Policy { id: id(policy, shard_name(uid, Some(key))), location: None, spec: Arc::new(spec) }
+    Policy {
+        id: id(policy, shard_name(uid, Some(key))),
+        location: None,
+        spec: Arc::new(spec),
+        staged: false,
+    }
 }
 
 /// One rule for each distinct list of ports in a leaf, sorted.

@@ -47,7 +47,7 @@ fn rule(peers: Vec<Who>, ports: Option<Vec<PortMatch>>) -> PolicyRule {
 fn policy(ingress: Option<Vec<PolicyRule>>, egress: Option<Vec<PolicyRule>>) -> Policy {
     let subject = Subject { scope: Scope::Own, pods: equals(&[("app", "db")]) };
     let spec = Spec { tier: Tier::Namespace, subject, ingress, egress };
-    Policy { id: id(), location: None, spec: Arc::new(spec) }
+    Policy { id: id(), location: None, spec: Arc::new(spec), staged: false }
 }
 
 fn id() -> PolicyId {

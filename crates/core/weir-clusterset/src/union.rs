@@ -80,7 +80,10 @@ pub fn localized(policy: &Policy) -> (Option<Name>, Policy) {
         requirements.filter(|requirement| &**requirement.key() != CLUSTER_LABEL).collect()
     };
     let spec = with_selectors(policy, without_cluster);
-    (cluster.map(Name::from), Policy { id, location: policy.location.clone(), spec })
+    (
+        cluster.map(Name::from),
+        Policy { id, location: policy.location.clone(), spec, staged: policy.staged },
+    )
 }
 
 /// Whether a peer of a policy selects pods of one cluster that is not `own`.
@@ -120,7 +123,12 @@ fn qualified_policy(cluster: &Name, policy: &Policy) -> Policy {
     } else {
         with_selectors(policy, local)
     };
-    Policy { id: policy.id.in_cluster(cluster), location: policy.location.clone(), spec }
+    Policy {
+        id: policy.id.in_cluster(cluster),
+        location: policy.location.clone(),
+        spec,
+        staged: policy.staged,
+    }
 }
 
 /// Makes the peers of a rule match pods of every cluster.

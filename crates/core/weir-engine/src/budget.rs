@@ -125,6 +125,10 @@ impl Default for Quota {
 }
 
 impl Quota {
+    pub(crate) fn budget(&self) -> Budget {
+        self.budget
+    }
+
     pub(crate) fn new(budget: Budget) -> Self {
         Quota {
             budget,

@@ -71,10 +71,7 @@ impl Engine {
                 Change::Remove(Key::Pod(id)) => self.remove_pod(id),
                 Change::Remove(Key::Namespace(name)) => self.declare(name, None),
                 Change::Remove(Key::Node(name)) => self.remove_node(name),
-                Change::Remove(Key::Policy(id)) => {
-                    let touched = self.policies.remove(id, &mut self.cluster);
-                    touched.into_iter().for_each(|touched| self.touch(&touched));
-                }
+                Change::Remove(Key::Policy(id)) => self.remove_policy(id),
                 Change::Remove(Key::Domain(name)) => self.put_domain(name, &[]),
                 // Policies apply to the backends of a Service.
                 Change::Put(Object::Service(_) | Object::EndpointSlice(_))
@@ -82,6 +79,16 @@ impl Engine {
             }
         }
         self.compute_delta()
+    }
+
+    /// An engine for an empty world that covers the same pods and has the same budget.
+    pub(crate) fn sibling(&self) -> Engine {
+        Engine::with_budget(self.cluster.locality.clone(), self.policies.quota.budget())
+    }
+
+    /// The changes that build an engine with the same rules from an empty one.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = Change> + '_ {
+        self.cluster.facts().chain(self.policies.facts())
     }
 
     /// The pod that owns an address, on any node. If several hold it, the one whose id sorts last.
@@ -236,8 +243,16 @@ impl Engine {
     }
 
     fn put_policy(&mut self, policy: &Policy) {
+        if policy.staged {
+            return self.remove_policy(&policy.id);
+        }
         let touched = self.policies.put(policy, &mut self.cluster);
         touched.iter().for_each(|touched| self.touch(touched));
+    }
+
+    fn remove_policy(&mut self, id: &PolicyId) {
+        let touched = self.policies.remove(id, &mut self.cluster);
+        touched.into_iter().for_each(|touched| self.touch(&touched));
     }
 
     fn touch(&mut self, touched: &Touched) {
@@ -321,7 +336,12 @@ mod tests {
         let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(vec![rule]), egress: None };
         let (kind, namespace) = (PolicyKind::NetworkPolicy, "shop".into());
         let id = PolicyId { kind, namespace, name: "web".into() };
-        Change::Put(Object::Policy(Policy { id, location: None, spec: Arc::new(spec) }))
+        Change::Put(Object::Policy(Policy {
+            id,
+            location: None,
+            spec: Arc::new(spec),
+            staged: false,
+        }))
     }
 
     #[test]

@@ -71,6 +71,7 @@ mod domains;
 mod endpoints;
 mod engine;
 mod explain;
+mod facts;
 mod labels;
 mod members;
 mod namespaces;
@@ -84,11 +85,13 @@ mod sections;
 mod selectors;
 mod sets;
 mod slab;
+mod staged;
 
 pub use budget::{Budget, Lockdown, rule_entries};
 pub use engine::{Contest, Engine};
 pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, explain};
 pub use remedy::{Remedy, remedy};
+pub use staged::StagedRules;
 use weir_model::{Name, Program, World};
 
 /// The pods for which an engine compiles rules.

@@ -88,7 +88,12 @@ fn allow(
         Direction::Egress => (None, Some(vec![rule])),
     };
     let spec = Arc::new(Spec { tier, subject, ingress, egress });
-    Ok(Policy { id: unused_id(world, kind, judgement, flow, direction), location: None, spec })
+    Ok(Policy {
+        id: unused_id(world, kind, judgement, flow, direction),
+        location: None,
+        spec,
+        staged: false,
+    })
 }
 
 /// The position just before a rule of the admin tiers, in a policy of the same API version if

@@ -39,7 +39,8 @@ fn policy(namespace: &str, name: &str, peers: impl IntoIterator<Item = Who>) -> 
     let rule = PolicyRule { index: 0, name: None, line: 0, action, peers, ports: None };
     let subject = Subject { scope: Scope::Own, pods: Selector::everything() };
     let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(vec![rule]), egress: None };
-    let policy = Policy { id: id(namespace, name), location: None, spec: Arc::new(spec) };
+    let policy =
+        Policy { id: id(namespace, name), location: None, spec: Arc::new(spec), staged: false };
     Change::Put(Object::Policy(policy))
 }
 

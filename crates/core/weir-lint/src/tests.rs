@@ -76,6 +76,7 @@ fn policy(
             ingress: ingress.map(number),
             egress: egress.map(number),
         }),
+        staged: false,
     })
 }
 

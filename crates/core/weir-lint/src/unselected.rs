@@ -12,7 +12,7 @@ pub fn unselected(world: &World) -> Vec<Finding> {
     let resolvers = BTreeMap::new();
     let index = Index::new(world, &resolvers);
     let mut selected: HashSet<&PodId> = HashSet::new();
-    for policy in world.policies.values() {
+    for policy in world.policies.values().filter(|policy| !policy.staged) {
         let subject = &policy.spec.subject;
         let pods = index.pods(&policy.id.namespace, &subject.scope, &subject.pods);
         selected.extend(pods.iter().map(|pod| &pod.id));

@@ -79,7 +79,7 @@ fn without(world: &World, finding: &Finding) -> Option<World> {
 }
 
 fn put(world: &mut World, id: &PolicyId, spec: Spec) {
-    let policy = Policy { id: id.clone(), location: None, spec: Arc::new(spec) };
+    let policy = Policy { id: id.clone(), location: None, spec: Arc::new(spec), staged: false };
     world.policies.insert(id.clone(), policy);
 }
 

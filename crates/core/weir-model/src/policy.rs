@@ -14,6 +14,8 @@ pub struct Policy {
     pub location: Option<Location>,
     /// The spec. Equal policies in many namespaces can share it.
     pub spec: Arc<Spec>,
+    /// The policy is not enforced. It is evaluated only to report what it would deny.
+    pub staged: bool,
 }
 
 impl Policy {

@@ -82,6 +82,19 @@ impl World {
         claimants
     }
 
+    /// Whether a policy is staged.
+    pub fn has_staged(&self) -> bool {
+        self.policies.values().any(|policy| policy.staged)
+    }
+
+    /// The world after all staged policies are enforced.
+    #[must_use]
+    pub fn with_staged_enforced(&self) -> World {
+        let mut world = self.clone();
+        world.policies.values_mut().for_each(|policy| policy.staged = false);
+        world
+    }
+
     /// The changes that build this world from an empty one.
     pub fn changes(&self) -> impl Iterator<Item = Change> {
         let namespaces = self.namespaces.values().cloned().map(Object::Namespace);

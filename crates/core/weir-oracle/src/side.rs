@@ -33,8 +33,9 @@ pub(crate) fn allows(world: &World, flow: &Flow, direction: Direction) -> bool {
     if !rivals.is_empty() {
         return false;
     }
-    let selecting: Vec<&Policy> =
-        world.policies.values().filter(|policy| selects(world, policy, pod)).collect();
+    // A staged policy neither isolates nor decides.
+    let enforced = world.policies.values().filter(|policy| !policy.staged);
+    let selecting: Vec<&Policy> = enforced.filter(|policy| selects(world, policy, pod)).collect();
     let action = |policy: &Policy, rule: &PolicyRule| {
         peer::action(world, &policy.id.namespace, rule, flow, direction)
     };

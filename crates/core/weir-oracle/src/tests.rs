@@ -185,6 +185,7 @@ fn policy(
         id: PolicyId { kind, namespace: namespace.into(), name: name.into() },
         location: None,
         spec: Arc::new(Spec { tier, subject: Subject { scope, pods }, ingress, egress }),
+        staged: false,
     }
 }
 

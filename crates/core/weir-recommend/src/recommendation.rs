@@ -82,7 +82,7 @@ impl RecommendedPolicy {
             ingress: rules(&self.ingress),
             egress: rules(&self.egress),
         };
-        Policy { id: self.id.clone(), location: None, spec: Arc::new(spec) }
+        Policy { id: self.id.clone(), location: None, spec: Arc::new(spec), staged: false }
     }
 
     /// Whether flows or manifests show connections of the workloads.

@@ -114,6 +114,7 @@ fn world(workloads: &[RandomWorkload]) -> (World, Vec<WorkloadPods>) {
                 host_network: false,
                 finished: false,
                 claim: Claim::Running,
+                owner: None,
                 uid: None,
                 location: None,
             };

@@ -22,7 +22,7 @@ use std::{
 
 use weir_api::UNRESOLVED_NAME;
 use weir_datapath::{Datapath, Ledger, Outcome};
-use weir_engine::{Engine, Locality};
+use weir_engine::{Engine, Locality, StagedRules};
 use weir_model::{Finding, PolicyId};
 use weir_runtime::{SourceEvent, delay, jitter};
 
@@ -57,6 +57,8 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// The loop's state.
 pub(crate) struct Agent<D: Datapath> {
     engine: Engine,
+    /// The rules with staged policies, for reports.
+    staged: StagedRules,
     ledger: Ledger<D>,
     input: InputState,
     /// The CNI plugin's requests, if the agent serves it.
@@ -120,6 +122,7 @@ impl<D: Datapath> Agent<D> {
         guard.is_maintained = ledger.guard().is_some();
         Agent {
             engine: Engine::with_budget(Locality::Node(options.node.clone()), options.budget),
+            staged: StagedRules::default(),
             ledger,
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
@@ -327,14 +330,21 @@ impl<D: Datapath> Agent<D> {
             tracing::debug_span!("compile", changes = changes.len(), endpoints = 0, sets = 0);
         let _entered = span.enter();
         let start = Instant::now();
-        let delta = self.engine.apply(changes);
+        let delta = self.engine.apply(&changes);
+        let had_staged = self.staged.program().is_some();
+        self.staged.apply(&self.engine, &changes);
+        if !had_staged && self.staged.program().is_some() && !self.flows.is_on() {
+            tracing::warn!("cannot report what staged policies would deny: flows are off");
+        }
         span.record("endpoints", delta.endpoints.len()).record("sets", delta.sets.len());
         self.reporter.compiled(start.elapsed());
         self.due.needs_count = true;
         self.reporter.update_contests(self.engine.take_contests());
         self.report_lockdowns();
-        if !delta.is_empty() {
+        if !delta.is_empty() || self.staged.program().is_some() {
             self.flows.set_rules_changed();
+        }
+        if !delta.is_empty() {
             self.ledger.add_delta(delta);
         } else if self.ledger.is_up_to_date() {
             self.record_latency();

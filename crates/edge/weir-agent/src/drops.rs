@@ -85,6 +85,11 @@ impl Drop {
         }
     }
 
+    /// Leaves out the source port, for a report about several connections.
+    pub(crate) fn without_source_port(self) -> Self {
+        Drop { from_port: None, ..self }
+    }
+
     /// Adds the domain names of the destination.
     pub(crate) fn with_names(self, to_names: Vec<String>) -> Self {
         Drop { to_names, ..self }

@@ -202,6 +202,7 @@ pub fn merge(first: &mut Object, again: Object) -> Finding {
     match (first, again) {
         (Object::Policy(policy), Object::Policy(other)) if !same => {
             policy.spec = Arc::new(stricter(&policy.spec, &other.spec));
+            policy.staged &= other.staged;
             let kept = "the definitions differ, and the policy allows nothing until one is removed";
             duplicate(name, locations.0, locations.1, kept)
         }
@@ -275,7 +276,7 @@ pub fn is_equivalent(one: &Object, other: &Object) -> bool {
             (&one.labels, &one.addresses) == (&other.labels, &other.addresses)
         }
         (Object::Policy(one), Object::Policy(other)) => {
-            without_lines(&one.spec) == without_lines(&other.spec)
+            one.staged == other.staged && without_lines(&one.spec) == without_lines(&other.spec)
         }
         (Object::Service(one), Object::Service(other)) => {
             *one == Service { location: one.location.clone(), ..other.clone() }

@@ -61,7 +61,9 @@ pub use address::PodNetworks;
 pub use assemble::{CONFLICT, DUPLICATE, assign_addresses, is_equivalent, merge};
 pub use case::{Case, CaseObjects, cases};
 pub use document::Tree;
-pub use lower::{Lowering, Route, RouteBackend, RouteId, UNRESOLVED_NAME, address, object};
+pub use lower::{
+    Lowering, MODE_ANNOTATION, Route, RouteBackend, RouteId, UNRESOLVED_NAME, address, object,
+};
 pub use manifest::{manifest, manifest_in_version, manifest_json};
 pub use object_list::ObjectList;
 pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};

@@ -6,6 +6,7 @@ use weir_model::{
 };
 
 use self::layout::{Layout, Style};
+use crate::lower::{AUDIT, MODE_ANNOTATION};
 
 /// A policy as YAML that the API server accepts.
 ///
@@ -48,12 +49,14 @@ fn object(policy: &Policy, cluster_policy: &str) -> Layout {
         }
         PolicyKind::ClusterNetworkPolicy => (cluster_policy, ManifestKind::V1alpha2),
     };
-    let name = ("name", Layout::text(&policy.id.name));
-    let metadata = if kind == ManifestKind::Network {
-        Layout::block([name, ("namespace", Layout::text(&policy.id.namespace))])
-    } else {
-        Layout::block([name])
-    };
+    let mut metadata: Entries = vec![("name".to_owned(), Layout::text(&policy.id.name))];
+    if kind == ManifestKind::Network {
+        metadata.push(("namespace".to_owned(), Layout::text(&policy.id.namespace)));
+    }
+    if policy.staged {
+        let annotations = Layout::block([(MODE_ANNOTATION, Layout::text(AUDIT))]);
+        metadata.push(("annotations".to_owned(), annotations));
+    }
     let mut spec = head(policy, kind);
     for direction in Direction::BOTH {
         let rules = policy.rules(direction).unwrap_or_default().iter();
@@ -66,7 +69,7 @@ fn object(policy: &Policy, cluster_policy: &str) -> Layout {
     Layout::block([
         ("apiVersion", Layout::text(version)),
         ("kind", Layout::text(policy.id.kind)),
-        ("metadata", metadata),
+        ("metadata", Layout::Map(Style::Block, metadata)),
         ("spec", Layout::Map(Style::Block, spec)),
     ])
 }

@@ -282,7 +282,10 @@ impl ClusterSetBench {
                 name: format!("policy-{app}").into(),
             };
             let uid = format!("00000000-0000-0000-0000-{app:012}");
-            reader.put_policy(Policy { id, location: None, spec: Arc::new(spec) }, &uid);
+            reader.put_policy(
+                Policy { id, location: None, spec: Arc::new(spec), staged: false },
+                &uid,
+            );
         }
         reader
     }

@@ -173,7 +173,7 @@ fn policy_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Resul
     let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace, name: "newcomer".into() };
     let policy = |round: usize, port: u16| {
         let spec = Arc::new(spec(Selector::everything(), Some(shape.new_peer(round)), port));
-        Change::Put(Object::Policy(Policy { id: id.clone(), location: None, spec }))
+        Change::Put(Object::Policy(Policy { id: id.clone(), location: None, spec, staged: false }))
     };
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let (mut members, mut endpoints) = (0, 0);
@@ -215,6 +215,7 @@ fn unrelated(shape: ClusterShape, count: usize) -> impl Iterator<Item = Change> 
             id,
             location: None,
             spec: Arc::new(spec(Selector::everything(), Some(who), 80)),
+            staged: false,
         }))
     })
 }

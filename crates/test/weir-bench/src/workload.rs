@@ -196,7 +196,7 @@ impl ClusterShape {
             namespace: namespace_name(namespace),
             name: format!("policy-{index}").into(),
         };
-        Policy { id, location: None, spec: Arc::new(spec) }
+        Policy { id, location: None, spec: Arc::new(spec), staged: false }
     }
 }
 

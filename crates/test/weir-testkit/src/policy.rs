@@ -18,7 +18,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     (prop_oneof![4 => network_policy(), 3 => admin_policy()], location).prop_map(
         |((id, spec), location)| {
             let location = location.map(|(file, line)| Location { file, line });
-            Policy { id, location, spec: Arc::new(spec) }
+            Policy { id, location, spec: Arc::new(spec), staged: false }
         },
     )
 }

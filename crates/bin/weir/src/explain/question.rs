@@ -12,7 +12,8 @@ use crate::{
     flow_end::FlowEnd,
     pod_network::PodNetworkArgs,
     present::explanation_view::{Context, ExplanationView},
-    source::Loaded,
+    source::{self, Loaded},
+    why,
 };
 
 /// A question about one connection.
@@ -59,6 +60,7 @@ impl Question<'_> {
             notes.extend(claim_note(end.pod(loaded), address, &loaded.world));
         }
         notes.extend(other_family(loaded, &state.program, &explanation, [from, to]));
+        notes.extend(staged_note(loaded, &explanation));
         let mut remedy = weir_engine::remedy(&loaded.world, &explanation);
         if let (Remedy::Add(policies), false) = (&mut remedy, self.clusters == Clusters::One) {
             for policy in policies {
@@ -123,6 +125,23 @@ impl Question<'_> {
         };
         Ok(Flow { from: from_address, to: to_address, protocol: port.protocol, port: port.first })
     }
+}
+
+/// The verdict with all staged policies enforced, if it differs.
+fn staged_note(loaded: &Loaded, explanation: &Explanation) -> Option<String> {
+    if !loaded.world.has_staged() {
+        return None;
+    }
+    let state = source::compile(loaded.world.with_staged_enforced());
+    let enforced = weir_engine::explain(&state.program, &explanation.flow);
+    if enforced.verdict == explanation.verdict {
+        return None;
+    }
+    let verdict = why::past(enforced.verdict);
+    let reason = why::line(&enforced);
+    Some(format!(
+        "with the staged policies, which are not enforced, it would be {verdict}: {reason}"
+    ))
 }
 
 /// The explanation of one connection.

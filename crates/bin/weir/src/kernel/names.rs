@@ -78,7 +78,7 @@ impl Resolvers {
         let subject = Subject { scope: Scope::Matching(everything()), pods: everything() };
         let tier = Tier::Admin { priority: 0 };
         let spec = Arc::new(Spec { tier, subject, ingress: None, egress: Some(vec![rule]) });
-        Change::Put(Object::Policy(Policy { id, location: None, spec }))
+        Change::Put(Object::Policy(Policy { id, location: None, spec, staged: false }))
     }
 }
 

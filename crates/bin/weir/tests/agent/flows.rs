@@ -134,6 +134,46 @@ pub(crate) fn audit(filter: Filter) {
     assert_eq!(flows(&node, &["--verdict", "deny"]), Vec::<Value>::new());
 }
 
+/// A staged policy drops nothing and reports what it would drop. Other policies are enforced.
+pub(crate) fn staged(filter: Filter) {
+    let node = node(filter);
+    let policy = |annotations: &str| {
+        format!(
+            "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: no-egress, namespace: shop, annotations: {{{annotations}}}}}
+spec: {{podSelector: {{matchLabels: {{app: web}}}}, policyTypes: [Egress]}}
+"
+        )
+    };
+    node.write("staged.yaml", &policy("weir.dev/mode: audit"));
+    let _agent = node.started(&[]);
+    node.until("the connection is reported", || {
+        assert_eq!(verdict(&node, OPEN), Verdict::Allow, "a staged policy drops nothing");
+        assert_eq!(verdict(&node, CLOSED), Verdict::Deny, "another policy is enforced");
+        !flows(&node, &["--verdict", "audit"]).is_empty()
+    });
+    let audited = flows(&node, &["--verdict", "audit"]);
+    assert_eq!(audited[0]["port"], OPEN, "{audited:?}");
+    assert_eq!(audited[0]["policies"][0]["name"], "no-egress", "{audited:?}");
+    assert_eq!(audited[0]["policies"][0]["direction"], "egress", "{audited:?}");
+    let output = node.weir(&["drops", "-o", "json"]);
+    let drops: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let passed: Vec<&Value> =
+        drops["drops"].as_array().unwrap().iter().filter(|drop| drop["passed"] == true).collect();
+    assert!(!passed.is_empty(), "{drops}");
+    for drop in passed {
+        assert_eq!(drop["toPort"], OPEN, "{drop}");
+        assert_eq!(drop["policies"][0], "NetworkPolicy shop/no-egress", "{drop}");
+    }
+    // An unknown value: the policy is enforced.
+    node.write("staged.yaml", &policy("weir.dev/mode: stage"));
+    node.until("the policy is enforced", || verdict(&node, OPEN) == Verdict::Deny);
+    node.write("staged.yaml", &policy("weir.dev/mode: audit"));
+    node.until("the policy is staged again", || verdict(&node, OPEN) == Verdict::Allow);
+}
+
 /// If the kernel counts packets, flows have their bytes.
 pub(crate) fn accounting() {
     let node = node(Filter::Nftables);

@@ -80,6 +80,9 @@ fn main() -> ExitCode {
     for filter in [Filter::Nftables, Filter::IptablesNft, Filter::Ebpf] {
         trials.push(with(filter, "flows_have_the_policies_that_decided", flows::are_observed));
     }
+    for filter in [Filter::Nftables, Filter::IptablesNft] {
+        trials.push(with(filter, "a_staged_policy_only_reports", flows::staged));
+    }
     trials.extend([
         with(Filter::Nftables, "a_flow_of_audit_mode_says_so", flows::audit),
         trial("flows_have_bytes_if_the_kernel_counts", flows::accounting),

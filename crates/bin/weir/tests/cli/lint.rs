@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use crate::{json, root, sarif, weir, weir_reading};
 
 /// The codes of findings from reading the input.
-const READING: [&str; 24] = [
+const READING: [&str; 26] = [
+    "staged-policy",
+    "unknown-mode",
     "conflicting-object",
     "duplicate-key",
     "duplicate-object",

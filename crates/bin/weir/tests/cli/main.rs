@@ -30,6 +30,7 @@ mod review;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod schemas;
+mod staged;
 mod suppressions;
 mod test;
 mod transcript;

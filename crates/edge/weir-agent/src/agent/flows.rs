@@ -4,21 +4,24 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
-    time::{Duration, Instant, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use weir_datapath::{Datapath, DropCause, Dropped, Mode};
 use weir_flows::{FlowKey, FlowPeer, FlowVerdict, Observation, Traffic, WorkloadName};
-use weir_model::{Change, Key, Name, Object, PodId, Protocol, Verdict};
+use weir_model::{Change, Direction, Flow, Key, Name, Object, PodId, Program, Protocol, Verdict};
 
 use super::Agent;
 use crate::{
     AgentOptions,
+    drops::Drop,
     flows::{ConnectionBatch, Link, LinkCount, decide},
 };
 
 /// The interval at which the policies of the node and their metrics are updated.
 const POLICIES_INTERVAL: Duration = Duration::from_secs(10);
+/// The most connections of a batch that are reported because staged policies would deny them.
+const MAX_STAGED_REPORTS: usize = 100;
 /// The kind of a workload that is a single pod.
 const POD: &str = "Pod";
 
@@ -51,6 +54,11 @@ impl FlowState {
             published: None,
             due: now,
         }
+    }
+
+    /// Whether the agent observes flows.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
     }
 
     /// The rules of the program changed.
@@ -104,24 +112,21 @@ impl<D: Datapath> Agent<D> {
     /// Connections began or ended. Those of no pod of this node are left out.
     pub(super) fn observe_connections(&mut self, batch: ConnectionBatch) {
         let ConnectionBatch { links, time } = batch;
+        self.report_staged(&links);
         let program = self.ledger.program();
         let observed = links.into_iter().filter_map(|(link, count)| {
-            let verdict = match self.flows.mode {
-                Mode::Enforce => FlowVerdict::Allow,
-                Mode::Audit => match self.verdict(&link) {
-                    Verdict::Allow => FlowVerdict::Allow,
-                    Verdict::Deny => FlowVerdict::Audit,
-                },
-            };
-            Some((self.observation(&link, count, verdict, time)?, link))
+            let denying = self.denying(&link);
+            let verdict = if denying.is_some() { FlowVerdict::Audit } else { FlowVerdict::Allow };
+            let deciding = denying.unwrap_or(program);
+            Some((self.observation(&link, count, verdict, time)?, link, deciding))
         });
-        let observed: Vec<(Observation, Link)> = observed.collect();
+        let observed: Vec<(Observation, Link, &Program)> = observed.collect();
         let rules = self.flows.rules;
         self.reporter.observe_flows(|table| {
-            for (observation, link) in observed {
+            for (observation, link, deciding) in observed {
                 let verdict = observation.key.verdict;
                 table.observe(observation, rules, || {
-                    let decided = decide(program, (link.from, link.to), named_port(&link));
+                    let decided = decide(deciding, (link.from, link.to), named_port(&link));
                     match verdict {
                         FlowVerdict::Allow => decided.allowing(),
                         FlowVerdict::Deny | FlowVerdict::Audit => decided.denying(None),
@@ -210,16 +215,71 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
-    fn verdict(&self, link: &Link) -> Verdict {
+    /// The rules that deny a connection which passed: those in force, in audit mode, or those with
+    /// staged policies.
+    fn denying(&self, link: &Link) -> Option<&Program> {
+        let enforced = self.ledger.program();
+        let in_force = match self.flows.mode {
+            Mode::Enforce => None,
+            Mode::Audit => Some(enforced),
+        };
+        let denies = |program: &&Program| verdict(program, link) == Verdict::Deny;
+        // Connections that the rules in force forbid are being terminated.
+        let is_allowed = || verdict(enforced, link) == Verdict::Allow;
+        in_force
+            .filter(denies)
+            .or_else(|| self.staged.program().filter(denies).filter(|_| is_allowed()))
+    }
+
+    /// Reports connections that staged policies would deny, as drops that passed.
+    fn report_staged(&mut self, links: &BTreeMap<Link, LinkCount>) {
+        let Some(staged) = self.staged.program() else { return };
         let program = self.ledger.program();
-        match named_port(link) {
-            None => program.verdict_without_ports(link.from, link.to),
-            Some((protocol, port)) => {
-                let Link { from, to, .. } = *link;
-                program.verdict(&weir_model::Flow { from, to, protocol, port })
+        let is_new = |(_, count): &(&Link, &LinkCount)| count.connections > 0;
+        let drops = links.iter().filter(is_new).filter_map(|(link, _)| {
+            if verdict(program, link) == Verdict::Deny {
+                return None;
             }
+            let direction = denied_direction(staged, link)?;
+            let packet = Dropped {
+                time: SystemTime::now(),
+                cause: DropCause::Rules(direction),
+                from: link.from,
+                to: link.to,
+                protocol: link.protocol,
+                // Many source ports are one link.
+                ports: link.port.map(|port| (0, port)),
+                link: None,
+            };
+            Some(Drop::new(&packet, None, &self.engine, staged).without_source_port())
+        });
+        let drops: Vec<Drop> = drops.take(MAX_STAGED_REPORTS).collect();
+        if !drops.is_empty() {
+            self.reporter.passed(drops);
         }
     }
+}
+
+/// The verdict of a program on a connection.
+fn verdict(program: &Program, link: &Link) -> Verdict {
+    let Link { from, to, .. } = *link;
+    match named_port(link) {
+        None => program.verdict_without_ports(from, to),
+        Some((protocol, port)) => program.verdict(&Flow { from, to, protocol, port }),
+    }
+}
+
+/// The direction whose rules deny a connection.
+fn denied_direction(program: &Program, link: &Link) -> Option<Direction> {
+    if verdict(program, link) == Verdict::Allow {
+        return None;
+    }
+    let Link { from, to, .. } = *link;
+    let Some((protocol, port)) = named_port(link) else { return Some(Direction::Ingress) };
+    let flow = Flow { from, to, protocol, port };
+    [Direction::Egress, Direction::Ingress]
+        .into_iter()
+        .find(|direction| program.side(&flow, *direction) == Verdict::Deny)
 }
 
 fn named_port(link: &Link) -> Option<(Protocol, u16)> {

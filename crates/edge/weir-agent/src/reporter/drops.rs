@@ -91,13 +91,24 @@ impl Reporter {
             tracing::info!("dropped packets are reported again");
             self.update_warnings();
         }
+        self.drops.denied.reported += drops.len() as u64;
+        drops.iter_mut().for_each(|drop| drop.passed = self.drops.mode == Mode::Audit);
+        self.report_drops(drops);
+    }
+
+    /// Packets passed that staged policies would deny.
+    pub(crate) fn passed(&mut self, mut drops: Vec<Drop>) {
+        drops.iter_mut().for_each(|drop| drop.passed = true);
+        self.report_drops(drops);
+    }
+
+    fn report_drops(&mut self, drops: Vec<Drop>) {
         let log = &mut self.drops;
-        log.denied.reported += drops.len() as u64;
-        for drop in &mut drops {
-            drop.passed = log.mode == Mode::Audit;
+        for drop in &drops {
+            // Enforcement would drop these packets; the counter is for packets that policies deny.
             self.report.metrics.dropped(&log.kind(drop));
             if log.logged < MAX_LOGGED_DROPS {
-                drop.log(log.mode);
+                drop.log(if drop.passed { Mode::Audit } else { Mode::Enforce });
                 log.logged += 1;
             } else {
                 log.suppressed += 1;

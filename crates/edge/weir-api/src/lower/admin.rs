@@ -12,7 +12,7 @@ use weir_model::{
 
 use self::rule::{deny_all, rules};
 use super::{
-    Fields, Home, LowerContext, Lowered, check_version, cidr::Spelling, meta, port, selector,
+    Fields, Home, LowerContext, Lowered, check_version, cidr::Spelling, meta, port, selector, stage,
 };
 use crate::{check, document::Tree};
 
@@ -108,7 +108,8 @@ pub(crate) fn lower(
         spec = Spec { subject: everyone(), ..lockdown(spec, tree.line) };
     }
     let id = PolicyId { kind: dialect.kind, namespace: ctx.name(""), name };
-    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
+    let staged = stage::is_staged(ctx, tree, dialect.kind);
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec), staged };
     Some(Lowered::Object(Object::Policy(policy)))
 }
 

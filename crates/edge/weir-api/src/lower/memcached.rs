@@ -64,7 +64,7 @@ pub(crate) fn lower(ctx: &mut LowerContext, tree: &Tree, version: Option<&str>) 
     let spec = Spec { tier: Tier::Namespace, subject, ingress: Some(rules), egress: None };
     let by = ctx.name(&format!("Memcached {}/{name}", meta.namespace));
     let id = PolicyId { kind: PolicyKind::NetworkPolicy, namespace: meta.namespace, name };
-    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec), staged: false };
     Some(Lowered::Requested { policy, by })
 }
 

@@ -18,6 +18,7 @@ mod port;
 mod route;
 mod selector;
 mod service;
+mod stage;
 mod values;
 mod workload;
 
@@ -38,6 +39,8 @@ pub(crate) use network::{ANNOTATIONS, NetworkNamespaces, PrimaryNetwork};
 pub(crate) use pod::{PROTOCOLS, named_port, with_own_name};
 pub use route::{Route, RouteBackend, RouteId};
 pub(crate) use selector::labels;
+pub(crate) use stage::AUDIT;
+pub use stage::MODE_ANNOTATION;
 pub(crate) use values::one_of;
 pub(crate) use workload::{Template, TemplatePod, workload_kind};
 

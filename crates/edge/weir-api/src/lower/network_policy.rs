@@ -5,7 +5,9 @@ use weir_model::{
     Selector, Severity, Spec, Subject, Tier, Who,
 };
 
-use super::{Fields, Home, LowerContext, Lowered, check_version, cidr, meta, port, selector};
+use super::{
+    Fields, Home, LowerContext, Lowered, check_version, cidr, meta, port, selector, stage,
+};
 use crate::{check, document::Tree};
 
 /// A NetworkPolicy, or a kind with the same spec. If the API server would reject it, it isolates
@@ -37,7 +39,8 @@ pub(crate) fn lower(
         namespace: meta.namespace,
         name: meta.name.unwrap_or_else(|| ctx.name(&format!("unnamed-{}", tree.line))),
     };
-    let policy = Policy { id, location: meta.location, spec: Arc::new(spec) };
+    let staged = stage::is_staged(ctx, tree, kind);
+    let policy = Policy { id, location: meta.location, spec: Arc::new(spec), staged };
     let object = Object::Policy(policy);
     Some(match meta.generated_for {
         Some(by) => Lowered::Generated { object, by },

@@ -216,17 +216,20 @@ fn admin(kind: PolicyKind) -> impl Strategy<Value = Policy> {
     let subject = (selectors(), selectors())
         .prop_map(|(namespaces, pods)| Subject { scope: Scope::Matching(namespaces), pods });
     let rules = (admin_rules(Direction::Ingress, kind), admin_rules(Direction::Egress, kind));
-    (tier, subject, rules).prop_map(move |(tier, subject, (ingress, egress))| Policy {
-        id: PolicyId { kind, namespace: "".into(), name: "default".into() },
-        location: None,
-        spec: Arc::new(Spec { tier, subject, ingress, egress }),
-    })
+    (tier, subject, rules, any::<bool>()).prop_map(
+        move |(tier, subject, (ingress, egress), staged)| Policy {
+            id: PolicyId { kind, namespace: "".into(), name: "default".into() },
+            location: None,
+            spec: Arc::new(Spec { tier, subject, ingress, egress }),
+            staged,
+        },
+    )
 }
 
 fn network() -> impl Strategy<Value = Policy> {
     let directions = (option::of(network_rules()), option::of(network_rules()))
         .prop_filter("a policy speaks about something", |(a, b)| a.is_some() || b.is_some());
-    (selectors(), directions).prop_map(|(pods, (ingress, egress))| Policy {
+    (selectors(), directions, any::<bool>()).prop_map(|(pods, (ingress, egress), staged)| Policy {
         id: PolicyId { kind: PolicyKind::NetworkPolicy, namespace: "no".into(), name: "5".into() },
         location: None,
         spec: Arc::new(Spec {
@@ -235,6 +238,7 @@ fn network() -> impl Strategy<Value = Policy> {
             ingress,
             egress,
         }),
+        staged,
     })
 }
 
@@ -255,10 +259,10 @@ proptest! {
         let manifests = testing::read(&text);
         // Manifests have no addresses of domain names.
         let wrong: Vec<_> =
-            manifests.findings.iter().filter(|found| found.code != UNRESOLVED_NAME).collect();
+            manifests.findings.iter().filter(|found| ![UNRESOLVED_NAME, "staged-policy"].contains(&found.code)).collect();
         prop_assert!(wrong.is_empty(), "{:?} {}", wrong, text);
         let Some(back) = manifests.objects.policies().last() else { panic!("no policy in {text}") };
-        prop_assert_eq!(&back.id, &policy.id);
+        prop_assert_eq!((&back.id, back.staged), (&policy.id, policy.staged));
         prop_assert_eq!(without_lines(&back.spec), without_lines(&policy.spec), "{}", text);
     }
 }
@@ -283,6 +287,7 @@ fn a_rule_that_matches_nothing_is_left_out() {
             ingress: Some(vec![rule(Some(Vec::new()), None), rule(None, Some(Vec::new()))]),
             egress: None,
         }),
+        staged: false,
     };
     expect![[r#"
         apiVersion: networking.k8s.io/v1

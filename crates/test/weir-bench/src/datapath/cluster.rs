@@ -245,7 +245,7 @@ fn policy(name: String, subject: Selector, peers: Selector) -> Policy {
         namespace: NAMESPACE.into(),
         name: name.into(),
     };
-    Policy { id, location: None, spec: Arc::new(spec) }
+    Policy { id, location: None, spec: Arc::new(spec), staged: false }
 }
 
 /// An admin policy for the server with the peers of one team.
@@ -263,7 +263,7 @@ fn admin_policy(number: usize, action: Action) -> Policy {
         namespace: "".into(),
         name: format!("rule-{number}").into(),
     };
-    Policy { id, location: None, spec: Arc::new(spec) }
+    Policy { id, location: None, spec: Arc::new(spec), staged: false }
 }
 
 /// The rule for connections of these peers to the port.

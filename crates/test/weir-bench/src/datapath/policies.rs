@@ -213,7 +213,7 @@ impl Crowd {
             namespace: namespace_name(at / POLICIES_PER_NAMESPACE),
             name: format!("policy-{index}").into(),
         };
-        Policy { id, location: None, spec: Arc::new(spec) }
+        Policy { id, location: None, spec: Arc::new(spec), staged: false }
     }
 }
 

@@ -127,7 +127,12 @@ impl HppClusterSize {
             namespace: format!("namespace-{namespace}").into(),
             name: format!("policy-{at}").into(),
         };
-        Policy { id, location: None, spec: Arc::new(spec(app(at), Some(peer), 8080)) }
+        Policy {
+            id,
+            location: None,
+            spec: Arc::new(spec(app(at), Some(peer), 8080)),
+            staged: false,
+        }
     }
 }
 

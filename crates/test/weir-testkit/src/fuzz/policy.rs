@@ -35,7 +35,12 @@ pub(super) fn policy(cursor: &mut Cursor<'_>) -> Policy {
     if id.kind == PolicyKind::BaselineAdminNetworkPolicy {
         [&mut ingress, &mut egress].into_iter().flatten().for_each(|rules| no_pass(rules));
     }
-    Policy { id, location: None, spec: Arc::new(Spec { tier, subject, ingress, egress }) }
+    Policy {
+        id,
+        location: None,
+        spec: Arc::new(Spec { tier, subject, ingress, egress }),
+        staged: false,
+    }
 }
 
 pub(super) fn id(cursor: &mut Cursor<'_>) -> (PolicyId, Tier) {

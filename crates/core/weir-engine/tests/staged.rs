@@ -1,0 +1,65 @@
+//! Staged policies change no verdict, and their rules are known nevertheless.
+
+use proptest::{collection::vec, prelude::*};
+use weir_engine::{Engine, Locality, StagedRules, compile};
+use weir_model::{Change, Object, Program, World};
+
+/// Marks some policies as staged.
+fn stage(changes: Vec<Change>, staged: &[bool]) -> Vec<Change> {
+    let mut marks = staged.iter().copied().cycle();
+    let mark = |change| match change {
+        Change::Put(Object::Policy(mut policy)) => {
+            policy.staged = marks.next().unwrap_or_default();
+            Change::Put(Object::Policy(policy))
+        }
+        other => other,
+    };
+    changes.into_iter().map(mark).collect()
+}
+
+proptest! {
+    #[test]
+    fn staged_policies_do_not_decide(
+        world in weir_testkit::world(),
+        staged in vec(any::<bool>(), 1..8),
+        flows in vec(weir_testkit::flow(), 1..40),
+    ) {
+        let mut world = world;
+        for (policy, staged) in world.policies.values_mut().zip(staged.iter().cycle()) {
+            policy.staged = *staged;
+        }
+        let mut without = world.clone();
+        without.policies.retain(|_, policy| !policy.staged);
+        let program = compile(&world, Locality::Everywhere);
+        prop_assert_eq!(&program, &compile(&without, Locality::Everywhere));
+        let enforced = world.with_staged_enforced();
+        let all = compile(&enforced, Locality::Everywhere);
+        for flow in &flows {
+            prop_assert_eq!(program.verdict(flow), weir_oracle::verdict(&world, flow));
+            prop_assert_eq!(all.verdict(flow), weir_oracle::verdict(&enforced, flow));
+        }
+    }
+
+    /// However changes are ordered, split and repeated.
+    #[test]
+    fn staged_rules_are_those_of_a_fresh_engine(
+        changes in weir_testkit::changes(40),
+        staged in vec(prop::bool::weighted(0.3), 1..12),
+        batch in 1..12_usize,
+    ) {
+        let changes = stage(changes, &staged);
+        let locality = Locality::Node("n1".into());
+        let mut engine = Engine::new(locality.clone());
+        let (mut program, mut rules) = (Program::default(), StagedRules::default());
+        let mut world = World::default();
+        for changes in changes.chunks(batch) {
+            program.apply(engine.apply(changes));
+            rules.apply(&engine, changes);
+            changes.iter().for_each(|change| world.apply(change.clone()));
+            prop_assert_eq!(&program, &compile(&world, locality.clone()));
+            let expected =
+                world.has_staged().then(|| compile(&world.with_staged_enforced(), locality.clone()));
+            prop_assert_eq!(rules.program(), expected.as_ref());
+        }
+    }
+}
