@@ -14,7 +14,7 @@ use crate::{
     Evidence, EvidenceKind, ObservedEnd, ObservedFlow, WorkloadPods,
     dns::DnsServers,
     outside,
-    rules::Peers,
+    rules::PeerDrafts,
     workload::{Selected, Workloads},
 };
 
@@ -114,8 +114,8 @@ struct Draft<'a> {
 
 struct DraftPolicy<'a> {
     members: Vec<&'a Selected<'a>>,
-    ingress: Peers,
-    egress: Peers,
+    ingress: PeerDrafts,
+    egress: PeerDrafts,
 }
 
 impl<'a> Draft<'a> {
@@ -131,7 +131,7 @@ impl<'a> Draft<'a> {
             }
             let at = *by_selector.entry((namespace, &selected.selector)).or_insert(policies.len());
             if at == policies.len() {
-                let (ingress, egress) = (Peers::default(), Peers::default());
+                let (ingress, egress) = (PeerDrafts::default(), PeerDrafts::default());
                 policies.push(DraftPolicy { members: Vec::new(), ingress, egress });
             }
             policies[at].members.push(selected);
@@ -200,7 +200,7 @@ impl<'a> Draft<'a> {
         self.peers(policy, direction).add_outside(address, port, is_published, evidence);
     }
 
-    fn peers(&mut self, policy: usize, direction: Direction) -> &mut Peers {
+    fn peers(&mut self, policy: usize, direction: Direction) -> &mut PeerDrafts {
         let policy = &mut self.policies[policy];
         match direction {
             Direction::Ingress => &mut policy.ingress,

@@ -11,7 +11,7 @@ use crate::{Evidence, RecommendedRule, evidence, outside};
 
 /// The peers of a policy in one direction, with their ports and evidence.
 #[derive(Default)]
-pub(crate) struct Peers {
+pub(crate) struct PeerDrafts {
     /// Pods and nodes.
     by_peer: BTreeMap<Who, Opened>,
     /// Addresses outside the cluster by port.
@@ -38,7 +38,7 @@ struct Outside {
 /// The ports of a rule.
 type PortSet = BTreeSet<(Protocol, u16)>;
 
-impl Peers {
+impl PeerDrafts {
     pub(crate) fn add(&mut self, who: Who, port: (Protocol, u16), evidence: Evidence) {
         let opened = self.by_peer.entry(who).or_default();
         opened.ports.insert(port);

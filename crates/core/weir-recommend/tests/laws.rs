@@ -191,7 +191,8 @@ fn addresses(world: &World, workloads: &[WorkloadPods], end: &ObservedEnd) -> Ve
     match end {
         ObservedEnd::Address(address) => vec![*address],
         ObservedEnd::Pod(id) => {
-            let workload = workloads.iter().find(|one| one.pods.contains(id)).unwrap();
+            let workload =
+                workloads.iter().find(|one| one.pods.contains(id)).expect("pods have a workload");
             workload.pods.iter().flat_map(|id| world.pods[id].addresses.clone()).collect()
         }
     }
