@@ -25,7 +25,7 @@ use crate::{ApiError, WatchSpec, WireObject};
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most objects that are returned together.
 const MAX_BATCH: usize = 500;
-/// The most compressed bytes that are expanded at once.
+/// The most compressed bytes that are expanded together.
 const MAX_COMPRESSED_PIECE: usize = 16 << 10;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
