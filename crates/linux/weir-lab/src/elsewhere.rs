@@ -16,6 +16,11 @@ pub fn enter_with_bpf() -> Result<(), LabError> {
     Err(LabError::Unsupported)
 }
 
+/// Fails.
+pub fn separate_bpf() -> Result<(), LabError> {
+    Err(LabError::Unsupported)
+}
+
 /// A running cluster of network namespaces. Linux only: it cannot be built here.
 #[derive(Debug)]
 pub struct Lab(());

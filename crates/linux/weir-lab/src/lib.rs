@@ -40,4 +40,4 @@ pub use error::LabError;
 pub use layout::{LabNode, LabPod, Layout, Wiring, assign_nodes};
 #[cfg(target_os = "linux")]
 pub use system::{Answers, Resolver};
-pub use system::{Conversation, Lab, enter, enter_with_bpf};
+pub use system::{Conversation, Lab, enter, enter_with_bpf, separate_bpf};

@@ -32,7 +32,10 @@ mod spoofing;
 pub mod traffic;
 
 use std::{
+    panic::resume_unwind,
     process::{Command, ExitCode},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -183,9 +186,28 @@ fn guard_trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
 /// A test by name.
 pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::test(name, move || {
-        test();
+        if HAS_BPF.load(Ordering::Relaxed) {
+            with_own_bpf(test)
+        } else {
+            test()
+        }
         Ok(())
     })
+}
+
+/// Whether each test has a BPF file system of its own.
+static HAS_BPF: AtomicBool = AtomicBool::new(false);
+
+/// Runs a test with a BPF file system that ends with it. Pinned maps would otherwise stay until the
+/// last test has ended, and take tens of megabytes for each datapath.
+fn with_own_bpf(test: impl FnOnce() + Send + 'static) {
+    let test = thread::spawn(move || {
+        weir_lab::separate_bpf().unwrap();
+        test();
+    });
+    if let Err(payload) = test.join() {
+        resume_unwind(payload);
+    }
 }
 
 /// Runs tests in new namespaces. Call it before the process has a second thread.
@@ -193,8 +215,9 @@ pub fn main(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
     main_after(weir_lab::enter, trials)
 }
 
-/// The same with a BPF file system of its own.
+/// The same with a BPF file system for each test.
 pub fn main_with_bpf(trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
+    HAS_BPF.store(true, Ordering::Relaxed);
     main_after(weir_lab::enter_with_bpf, trials)
 }
 

@@ -23,7 +23,8 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let phase = tree.path(&["status", "phase"]).and_then(Tree::text);
     pod.finished = matches!(phase, Some("Succeeded" | "Failed"));
     pod.addresses = addresses(ctx, tree);
-    pod.owner = meta.controller.as_ref().and_then(|(kind, name)| {
+    let controller = meta.controller.as_ref().filter(|(kind, name)| is_owner(kind, name));
+    pod.owner = controller.and_then(|(kind, name)| {
         let (kind, name) = workload_of(kind, name, &pod.labels)?;
         Some(PodOwner { kind: ctx.name(kind), name: ctx.name(name) })
     });
@@ -31,6 +32,13 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     let networks = network::attachments(ctx, tree);
     let traits = PodTraits { declared, networks, resolvers: resolvers(tree) };
     Some(Lowered::Pod { pod, owners: meta.owners, traits })
+}
+
+/// Whether an owner can exist. The API server does not limit these texts, and agents keep them.
+fn is_owner(kind: &str, name: &str) -> bool {
+    const MAX_KIND_BYTES: usize = 63;
+    let is_kind = kind.len() <= MAX_KIND_BYTES && kind.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_kind && check::dns_subdomain(name).is_ok()
 }
 
 /// The labels that the controllers of ReplicaSets set, and the kinds that own these ReplicaSets.

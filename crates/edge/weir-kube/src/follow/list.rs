@@ -119,7 +119,18 @@ impl<S: ObjectSink> Follower<S> {
             Ok(None) | Err(_) => return Ok(None),
         };
         let mut has_begun = false;
-        while let Some(objects) = list.next::<S::Raw>().await? {
+        loop {
+            let objects = match list.next::<S::Raw>().await {
+                Ok(Some(objects)) => objects,
+                Ok(None) => break,
+                Err(error) if error.is_about_access() => return Err(error.into()),
+                // Pages may work, for example behind a proxy that limits responses.
+                Err(error) => {
+                    let resource = self.spec.resource.name();
+                    tracing::warn!(resource, %error, "cannot read the whole list, reading pages");
+                    return Ok(None);
+                }
+            };
             if !has_begun {
                 let position = list.resource_version();
                 if is_before(position, &self.newest_on_page) || is_before(position, &self.position)

@@ -236,6 +236,9 @@ impl ListParser {
                 };
                 let Some(content) = head.content(bytes) else { return Ok(None) };
                 match head.number {
+                    1 if !self.resource_version.is_empty() => {
+                        return Err("the list has two versions".into());
+                    }
                     1 => self.read_metadata(content).map_err(|error| error.to_string())??,
                     2 if self.resource_version.is_empty() => {
                         return Err("the list has no resourceVersion".into());
@@ -361,12 +364,17 @@ mod tests {
 
     #[test]
     fn other_responses_are_rejected() {
+        let metadata = bytes(1, &bytes(2, b"9"));
+        let types = [bytes(1, b"v1"), bytes(2, b"PodList")].concat();
+        let content = [metadata.clone(), bytes(2, &pod("a", "7")), metadata].concat();
+        let twice = [MAGIC.to_vec(), bytes(1, &types), bytes(2, &content)].concat();
         for (response, why) in [
             (b"{\"kind\": \"PodList\"}".to_vec(), "not an object of Kubernetes"),
             (list("NodeList", "9", &[]), "expected a PodList"),
             (list("PodList", "", &[pod("a", "7")]), "no resourceVersion"),
             (list("PodList", "", &[]), "ends before its last object"),
             (list("PodList", "9", &[vec![0x0b]]), "invalid protocol buffer"),
+            (twice, "two versions"),
         ] {
             let error = parse([&response[..]]).unwrap_err();
             assert!(error.contains(why), "{error}");

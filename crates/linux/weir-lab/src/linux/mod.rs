@@ -18,5 +18,5 @@ mod wait;
 
 pub use conversation::Conversation;
 pub use lab::Lab;
-pub use privileges::{enter, enter_with_bpf};
+pub use privileges::{enter, enter_with_bpf, separate_bpf};
 pub use resolver::{Answers, Resolver};

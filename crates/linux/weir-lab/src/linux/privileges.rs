@@ -59,6 +59,12 @@ pub fn enter_with_bpf() -> Result<(), LabError> {
         return Err(LabError::NeedsRoot);
     }
     enter()?;
+    separate_bpf()
+}
+
+/// Gives this thread, and the threads and processes that it starts, an empty BPF file system. The
+/// kernel releases its content when the last of them ends. Needs root.
+pub fn separate_bpf() -> Result<(), LabError> {
     let failed = |errno: Errno| LabError::Namespace {
         what: "mount a BPF file system",
         source: errno.into(),
