@@ -10,7 +10,7 @@ use weir_flows::{FlowTable, FlowVerdict};
 use super::{Reporter, gauge_value};
 
 /// The most policies that have their own counter.
-const MAX_POLICIES: usize = 2000;
+const MAX_POLICIES: usize = 500;
 /// The most rules whose use is stored while their policies do not select a pod of this node.
 const MAX_UNSELECTED: usize = 10_000;
 
