@@ -8,6 +8,9 @@
 //! The lane follows the links of the node, not the policies: its programs use the maps of the rules.
 //! The kernel can replace the program of these links, so a packet meets the old rules or the new ones.
 //!
+//! *Invariant*: the named programs use the named maps. The names of the programs are removed before
+//! those of the maps.
+//!
 //! *Invariant*: a packet that the lane does not handle goes the normal way. So removing a part of the
 //! lane allows nothing and denies nothing.
 
@@ -172,11 +175,14 @@ impl FastLane {
             addresses.retain(|address, link| link != index || own.contains(address));
         }
         let names = LaneNames::new(kernel);
-        let maps = names.maps()?;
+        let (maps, is_new) = names.maps()?;
+        if is_new {
+            self.programs = None;
+        }
         write_settings(&maps, &LaneSettings::for_tunnels(&self.tunnels))?;
         write_addresses(&maps, &addresses)?;
         if self.programs.as_ref().is_none_or(|(known, _)| *known != number) {
-            let loaded = programs(kernel, number, [rules, &maps])?;
+            let loaded = programs(kernel, &names, number, [rules, &maps])?;
             self.programs = Some((number, loaded));
         }
         let Some((_, programs)) = &self.programs else { return Ok(0) };
@@ -208,10 +214,15 @@ impl FastLane {
 }
 
 /// The programs that use the maps of an installation. An earlier agent may have loaded them.
-fn programs(kernel: &Kernel, number: u32, maps: [&Maps; 2]) -> io::Result<Programs> {
+fn programs(
+    kernel: &Kernel,
+    names: &LaneNames<'_>,
+    number: u32,
+    maps: [&Maps; 2],
+) -> io::Result<Programs> {
     let mut programs = Programs::new();
     for family in IpFamily::BOTH {
-        let path = kernel.path(number).join(format!("lane{}", family.digit()));
+        let path = names.program(number, family);
         let fd = match sys::open_pinned(&path) {
             Ok(fd) => fd,
             Err(_) => {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use weir_model::IpFamily;
@@ -15,8 +15,11 @@ use crate::{
     sys::{self, Map},
 };
 
-/// The folder of the fast lane.
-pub(crate) struct LaneNames(PathBuf);
+/// The names of the fast lane.
+pub(crate) struct LaneNames<'a> {
+    kernel: &'a Kernel,
+    folder: PathBuf,
+}
 
 /// A program at a link of the node.
 #[derive(Debug)]
@@ -31,41 +34,60 @@ pub(crate) struct LaneLink {
     pub(crate) index: u32,
 }
 
-impl LaneNames {
-    pub(crate) fn new(kernel: &Kernel) -> Self {
-        LaneNames(kernel.folder().join("lane"))
+impl<'a> LaneNames<'a> {
+    pub(crate) fn new(kernel: &'a Kernel) -> Self {
+        LaneNames { kernel, folder: kernel.folder().join("lane") }
     }
 
-    /// Opens the maps, and creates those that do not exist.
-    pub(super) fn maps(&self) -> io::Result<BTreeMap<MapId, Map>> {
-        fs::create_dir_all(&self.0)?;
-        let mut maps = BTreeMap::new();
+    /// Opens the maps, and creates those that do not exist. Returns whether it created one: no program
+    /// uses that one yet.
+    pub(super) fn maps(&self) -> io::Result<(BTreeMap<MapId, Map>, bool)> {
+        fs::create_dir_all(&self.folder)?;
+        let (mut maps, mut is_new) = (BTreeMap::new(), false);
         for id in MapId::LANE {
-            let (path, declaration) = (self.0.join(id.to_string()), id.declaration(0));
+            let (path, declaration) = (self.folder.join(id.to_string()), id.declaration(0));
             let map = match Map::open(&path, declaration) {
                 Ok(map) => map,
                 Err(_) => {
                     let map = Map::create(&format!("weir_{id}"), declaration)?;
-                    _ = fs::remove_file(&path);
+                    // First, so that no agent can find the new map beside a program with the old one.
+                    self.remove_programs()?;
+                    remove_file(&path)?;
                     sys::pin(map.as_fd(), &path)?;
+                    is_new = true;
                     map
                 }
             };
             maps.insert(id, map);
         }
-        Ok(maps)
+        Ok((maps, is_new))
+    }
+
+    /// The name of the program for an installation of the rules.
+    pub(super) fn program(&self, number: u32, family: IpFamily) -> PathBuf {
+        self.kernel.path(number).join(format!("lane{}", family.digit()))
+    }
+
+    /// Removes the names of all programs, which use maps that are to be removed.
+    fn remove_programs(&self) -> io::Result<()> {
+        for number in self.kernel.installations().map_err(io::Error::other)? {
+            for family in IpFamily::BOTH {
+                remove_file(&self.program(number, family))?;
+            }
+        }
+        Ok(())
     }
 
     /// The maps that exist.
     pub(crate) fn existing_maps(&self) -> BTreeMap<MapId, Map> {
         let open = |id: MapId| {
-            Some((id, Map::open(&self.0.join(id.to_string()), id.declaration(0)).ok()?))
+            Some((id, Map::open(&self.folder.join(id.to_string()), id.declaration(0)).ok()?))
         };
         MapId::LANE.into_iter().filter_map(open).collect()
     }
 
     fn path(&self, family: IpFamily, index: u32) -> PathBuf {
-        self.0.join(format!("link{}-{index}", family.digit()))
+        self.folder.join(format!("link{}-{index}", family.digit()))
     }
 
     /// The program at a link.
@@ -106,7 +128,7 @@ impl LaneNames {
 
     /// The names of links, with their indexes.
     fn link_paths(&self) -> io::Result<Vec<(u32, PathBuf)>> {
-        let entries = match fs::read_dir(&self.0) {
+        let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
@@ -136,7 +158,17 @@ fn open_link(path: PathBuf) -> io::Result<LaneLink> {
 pub(crate) fn remove(kernel: &Kernel) -> io::Result<()> {
     let names = LaneNames::new(kernel);
     names.remove_other_links(&BTreeSet::new())?;
-    match fs::remove_dir_all(&names.0) {
+    // Before the maps that they use.
+    names.remove_programs()?;
+    unless_missing(fs::remove_dir_all(&names.folder))
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    unless_missing(fs::remove_file(path))
+}
+
+fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -233,7 +233,7 @@ impl Main<'_> {
     /// Evaluates the rules for a packet of an unknown connection.
     pub(super) fn unknown_flow(&mut self) {
         let (restored, middle, allowed) = (self.asm.label(), self.asm.label(), self.asm.label());
-        let (forward, tracked, denied) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let (forward, denied) = (self.asm.label(), self.asm.label());
         self.asm.store_constant(Word, R10, QUERY + query::EPOCH, -1);
         self.asm.store_constant(Half, R10, QUERY + query::ESTABLISHED, 0);
         self.asm.store_constant(Double, R10, CAUSE, 0);
@@ -257,7 +257,12 @@ impl Main<'_> {
         }
         self.asm.load(Word, R1, R10, FLAGS);
         self.asm.and(R1, SYN | TCP);
-        self.asm.jump_if(Equal, R1, TCP, middle);
+        let from_middle = match self.site {
+            Site::Netfilter => middle,
+            // Only conntrack, which the lane does not have, can know that such a packet is a reply.
+            Site::Lane => self.fail,
+        };
+        self.asm.jump_if(Equal, R1, TCP, from_middle);
 
         self.asm.place(forward);
         self.asm.set(R7, R9);
@@ -267,10 +272,36 @@ impl Main<'_> {
         self.asm.jump_if(Equal, R0, result::ALLOWED, allowed);
         self.asm.jump(denied);
 
-        // From the middle of a TCP connection. A sender could make any packet look like a reply, so its
-        // own direction must be allowed, unless conntrack has seen the connection pass. If only the
-        // receiver has a port that systems give to clients, it must be allowed to begin it, too.
-        self.asm.place(middle);
+        if self.site == Site::Netfilter {
+            self.asm.place(middle);
+            self.middle_of_flow(forward, denied);
+        }
+
+        self.asm.place(allowed);
+        self.asm.load(Word, R1, R10, FLAGS);
+        self.asm.jump_if(Shares, R1, ALONE | REPLY, self.accept);
+        self.remember();
+        self.asm.jump(self.accept);
+
+        self.asm.place(denied);
+        if self.features.conntrack {
+            self.asm.store(Double, R10, RESULT, R0);
+            let unexpected = self.asm.label();
+            self.check_expected(unexpected);
+            self.asm.place(unexpected);
+            self.asm.load(Double, R0, R10, RESULT);
+        }
+        self.asm.jump(self.deny);
+    }
+
+    /// Evaluates the rules for a packet from the middle of an unknown TCP connection. The code after
+    /// this remembers an allowed one.
+    ///
+    /// A sender could make any packet look like a reply, so its own direction must be allowed, unless
+    /// conntrack has seen the connection pass. If only the receiver has a port that systems give to
+    /// clients, it must be allowed to begin it, too.
+    fn middle_of_flow(&mut self, forward: Label, denied: Label) {
+        let tracked = self.asm.label();
         let asm = &mut *self.asm;
         if self.features.conntrack {
             asm.load_field(Double, R1, R6, Field::Conntrack);
@@ -296,22 +327,6 @@ impl Main<'_> {
         self.call_judge();
         self.asm.jump_if(Equal, R0, result::NOT_LOCAL, self.accept);
         self.asm.jump_if(NotEqual, R0, result::ALLOWED, denied);
-
-        self.asm.place(allowed);
-        self.asm.load(Word, R1, R10, FLAGS);
-        self.asm.jump_if(Shares, R1, ALONE | REPLY, self.accept);
-        self.remember();
-        self.asm.jump(self.accept);
-
-        self.asm.place(denied);
-        if self.features.conntrack {
-            self.asm.store(Double, R10, RESULT, R0);
-            let unexpected = self.asm.label();
-            self.check_expected(unexpected);
-            self.asm.place(unexpected);
-            self.asm.load(Double, R0, R10, RESULT);
-        }
-        self.asm.jump(self.deny);
     }
 
     /// Remembers the connection in this epoch, which the end `R7` began.

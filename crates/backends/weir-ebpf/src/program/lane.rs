@@ -10,6 +10,7 @@
 //!
 //! Packets that are not plain TCP, UDP or SCTP go the normal way: fragments, other headers, frames for
 //! another host, and those whose hop limit a router would have to change in a way that matters.
+//! So do DNS, from which the agent learns names, and packets from the middle of an unknown connection.
 
 use weir_model::IpFamily;
 
@@ -51,6 +52,9 @@ const HIGHEST_HOP_LIMIT: i32 = 255;
 /// The hop limit of a packet that a router may forward.
 const LOWEST_HOP_LIMIT: i32 = 2;
 
+/// The port of DNS, as in packets.
+const DNS: i32 = 53_u16.to_be() as i32;
+
 // The stack: places that only the other program uses.
 const TARGET: i16 = super::DATA;
 const MTU: i16 = LINEAR;
@@ -83,6 +87,7 @@ impl Main<'_> {
         self.find_ends();
         self.parse_lane_transport(transport, parsed);
         self.asm.place(parsed);
+        self.leave_dns();
         self.build_key();
         self.asm.call(Helper::Time);
         self.asm.shift_right(R0, 30);
@@ -215,6 +220,14 @@ impl Main<'_> {
         asm.store_constant(Double, R10, BUFFER + 8, 0);
         self.copy_from_packet(at, 8);
         self.copy_ports(parsed);
+    }
+
+    /// Lets questions and answers of DNS go the normal way, where the agent learns names from them.
+    fn leave_dns(&mut self) {
+        for port in [SOURCE_PORT, DESTINATION_PORT] {
+            self.asm.load(Half, R1, R10, port);
+            self.asm.jump_if(Equal, R1, DNS, self.fail);
+        }
     }
 
     /// Copies bytes of the packet to the buffer. `R0 = the buffer`

@@ -72,6 +72,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("lane::it_follows_pods_and_links", follows_links),
         trial("lane::it_respects_the_guard", respects_guard),
         trial("lane::other_programs_cannot_break_it", is_repaired),
+        trial("lane::its_programs_use_its_maps", uses_own_maps),
         trial("lane::it_ends_when_nftables_translates_services", || {
             translated(&format!(
                 "nft add table ip nat; nft add chain ip nat pre {{type nat hook prerouting priority -100;}}; nft add rule ip nat pre ip daddr 10.96.0.1 tcp dport 80 dnat to {DB}:8080"
@@ -157,8 +158,8 @@ impl LaneTrial {
         datapath.diagnostics().unwrap().warnings(planner)
     }
 
-    /// The names of the lane.
-    fn names(&self) -> Vec<String> {
+    /// The paths of the lane.
+    fn paths(&self) -> Vec<PathBuf> {
         let inode = || fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
         let inode = self.lab.on_node("n1", inode).unwrap();
         let list = |folder: PathBuf| {
@@ -166,8 +167,21 @@ impl LaneTrial {
         };
         let is_ours = |path: &PathBuf| path.to_string_lossy().contains(&format!("weir-{inode}-"));
         let root = list("/sys/fs/bpf".into()).find(is_ours);
-        let names = root.into_iter().flat_map(|root| list(root.join("lane")));
-        names.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        root.into_iter().flat_map(|root| list(root.join("lane"))).collect()
+    }
+
+    /// The names of the lane.
+    fn names(&self) -> Vec<String> {
+        let paths = self.paths().into_iter();
+        paths.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Whether an allowed packet skips the node.
+    fn is_in_lane(&self) -> bool {
+        let before = self.count_forwarded();
+        let flows = [flow(API, DB, Protocol::Udp, 80)];
+        assert_eq!(self.lab.probe(&flows, ARRIVAL_TIMEOUT).unwrap(), [Verdict::Allow]);
+        self.count_forwarded() == before
     }
 }
 
@@ -279,6 +293,43 @@ fn is_repaired() {
         );
         assert_eq!(trial.count_forwarded(), forwarded, "{disturbance}");
     }
+}
+
+/// Programs of an earlier lane are not used again, because they have its maps.
+fn uses_own_maps() {
+    let mut trial = LaneTrial::new(Wiring::Routed);
+    trial.start_counting();
+    let check = |trial: &mut LaneTrial, what: &str| {
+        assert!(!trial.driver.drifted().unwrap());
+        assert_eq!((trial.links().len(), trial.warnings()), (6, Vec::new()), "{what}");
+        assert!(trial.is_in_lane(), "{what}");
+        // Without addresses in the named map, the lane is empty.
+        for _ in [API, WEB, DB] {
+            node::does(&trial.lab, &crate::disturb::command("delete ../lane/lane4"));
+        }
+        assert!(!trial.is_in_lane(), "{what}: the programs use the named map");
+        trial.check_verdicts(what);
+        assert!(!trial.driver.drifted().unwrap());
+        assert!(trial.is_in_lane(), "{what}: the addresses are back");
+    };
+    check(&mut trial, "the first lane");
+    let mut without = node::open(EbpfPrograms, &trial.lab, "n1", Mode::Enforce);
+    node::sync(&mut without, &trial.rules);
+    assert!(!without.drifted().unwrap());
+    assert_eq!(trial.names(), [""; 0]);
+    check(&mut trial, "the same agent after a removal");
+    node::sync(&mut without, &trial.rules);
+    assert!(!without.drifted().unwrap());
+    trial.driver = node::open(FastLane, &trial.lab, "n1", Mode::Enforce);
+    node::sync(&mut trial.driver, &trial.rules);
+    check(&mut trial, "another agent after a removal");
+    let map = trial.paths().into_iter().find(|path| path.ends_with("lane/lane4")).unwrap();
+    fs::remove_file(&map).unwrap();
+    check(&mut trial, "the same agent after the loss of a map");
+    fs::remove_file(&map).unwrap();
+    trial.driver = node::open(FastLane, &trial.lab, "n1", Mode::Enforce);
+    node::sync(&mut trial.driver, &trial.rules);
+    check(&mut trial, "another agent after the loss of a map");
 }
 
 /// Whether a pod can connect to a Service, whose backend is `db`.

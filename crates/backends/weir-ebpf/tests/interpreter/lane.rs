@@ -15,9 +15,10 @@ use weir_trials::cluster::{address, flow};
 use crate::{
     CASES,
     connections::{API, DB, DB_FROM_API, Node, WEB, WEB_TO_DB},
+    hook,
     machine::{Frame, Maps, Packet, Run},
     maps,
-    packets::{ACK, SYN, opening, packet, reply, segment, transport},
+    packets::{ACK, RST, SYN, opening, packet, reply, segment, transport},
 };
 
 type Code = [Vec<Instruction<MapId>>; 2];
@@ -62,12 +63,20 @@ proptest! {
             }
         }
         maps.set_lane(&LaneSettings::default());
-        for flow in &flows {
+        // No packet of a node arrives at the link of a pod.
+        let is_node = |address: &IpAddr| {
+            world.nodes.values().any(|node| node.addresses.contains(address))
+        };
+        for flow in flows.iter().filter(|flow| !is_node(&flow.from)) {
             let packet = opening(flow, Forward);
             let (from, to) = (link(flow.from), link(flow.to));
+            // A node whose address a pod has, too, always reaches its own pods.
+            if from != to && hook(&rules, flow).is_none() {
+                continue;
+            }
             let met = meets(&code, &mut maps.clone(), &frame(packet, from.unwrap_or(99)), &links);
             let expected = match (from, to) {
-                (Some(from), Some(to)) if from != to => {
+                (Some(from), Some(to)) if from != to && flow.port != DNS => {
                     let verdict = rules.verdict(flow);
                     prop_assert_eq!(verdict, weir_oracle::verdict(&world, flow), "{}", flow);
                     match verdict {
@@ -81,6 +90,9 @@ proptest! {
         }
     }
 }
+
+/// The port of DNS, whose packets go the normal way.
+const DNS: u16 = 53;
 
 const LINKS: [u32; 3] = [11, 12, 13];
 
@@ -102,18 +114,25 @@ impl LaneNode {
         LaneNode { node, code: programs() }
     }
 
-    /// The verdict on a packet, which must not be one to go the normal way.
-    fn lane(&mut self, packet: Packet) -> Verdict {
+    /// The verdict on a packet from the link of its sender; `None` if it goes the normal way.
+    fn try_lane(&mut self, packet: Packet) -> Option<Verdict> {
         let from = match packet.bytes[0] >> 4 {
             4 => packet.bytes[15],
             _ => packet.bytes[23],
         };
         let frame = frame(packet, LINKS[usize::from(from) - 1]);
         match meets(&self.code, &mut self.node.maps, &frame, &LINKS) {
-            (LANE_REDIRECT, Some(_)) => Verdict::Allow,
-            (LANE_DROP, None) => Verdict::Deny,
+            (LANE_REDIRECT, Some(_)) => Some(Verdict::Allow),
+            (LANE_DROP, None) => Some(Verdict::Deny),
+            (LANE_NEXT, None) => None,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// The verdict on a packet, which must not be one to go the normal way.
+    #[track_caller]
+    fn lane(&mut self, packet: Packet) -> Verdict {
+        self.try_lane(packet).expect("the lane handles the packet")
     }
 }
 
@@ -155,6 +174,52 @@ fn a_new_epoch_ends_forbidden_connections_in_the_lane() {
             assert_eq!(both.lane(segment(&to_db, 40_000, ACK, Forward)), Deny);
             assert_eq!(both.lane(segment(&beside, 40_000, ACK, Forward)), Allow);
             assert_eq!(both.lane(reply(&beside, 40_000, ACK, Forward)), Allow);
+        }
+    }
+}
+
+/// The lane does not know whether conntrack saw a connection. Where the normal way allows a packet of
+/// an unknown one, the lane must not drop it.
+#[test]
+fn unknown_connections_from_the_middle_go_the_normal_way() {
+    for at in [0, 1] {
+        let mut both = LaneNode::new(&WEB_TO_DB);
+        let to_db = flow(WEB[at], DB[at], Protocol::Tcp, 80);
+        let to_web = flow(API[at], WEB[at], Protocol::Tcp, 80);
+        for flags in [ACK, SYN | ACK, RST, 0] {
+            for one in [to_db, to_web] {
+                for packet in
+                    [segment(&one, 40_000, flags, Forward), reply(&one, 40_000, flags, Forward)]
+                {
+                    assert_eq!(both.try_lane(packet), None, "{one} {flags}");
+                }
+            }
+        }
+        let untracked = reply(&to_db, 40_000, ACK, Forward);
+        let tracked = Packet { status: Some(0), is_tracked_reply: true, ..untracked.clone() };
+        assert_eq!(both.node.meets(&tracked), Allow);
+        assert_eq!(both.lane(untracked), Allow, "the normal way has remembered the connection");
+        assert_eq!(both.lane(segment(&to_db, 40_000, ACK, Forward)), Allow);
+        assert_eq!(both.lane(opening(&to_web, Forward)), Deny, "a first packet");
+    }
+}
+
+/// The agent learns names from DNS on the normal way, also on a connection that the lane knows.
+#[test]
+fn dns_goes_the_normal_way() {
+    for at in [0, 1] {
+        for protocol in Protocol::ALL {
+            let mut both = LaneNode::new(&WEB_TO_DB);
+            let dns = flow(WEB[at], DB[at], protocol, DNS);
+            for _ in 0..2 {
+                assert_eq!(both.try_lane(opening(&dns, Forward)), None, "a question");
+                assert_eq!(both.try_lane(reply(&dns, 40_000, ACK, Forward)), None, "an answer");
+                assert_eq!(both.node.meets(&opening(&dns, Forward)), Allow);
+                assert_eq!(both.node.meets(&reply(&dns, 40_000, ACK, Forward)), Allow);
+            }
+            // The same bytes in the other order.
+            let other = Flow { port: DNS.swap_bytes(), ..dns };
+            assert_eq!(both.lane(opening(&other, Forward)), Allow);
         }
     }
 }
