@@ -19,6 +19,7 @@ use weir_reach::Comparison;
 use weir_recommend::{
     Evidence, EvidenceKind, ObservedEnd, ObservedFlow, Recommendation, Request, WorkloadPods,
 };
+use weir_source::manifests::ManifestInput;
 
 pub(crate) use self::outcome::Outcome;
 use self::recording::Recording;
@@ -39,6 +40,9 @@ use crate::{
 /// The policies are meant to replace the NetworkPolicies of their namespaces. Before it prints them,
 /// weir tests every recorded flow against them, together with the policies of the other tiers and
 /// namespaces, and lists the flows that would be denied. Exit status 1 if there are any.
+///
+/// Agents record only connections that the kernel tracks. Connections of the fast lane, and those of
+/// eBPF nodes without connection tracking, are missing, and the policies deny them.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml"
@@ -82,6 +86,7 @@ impl RecommendCommand {
         let loaded = self.source.load_complete(ClusterKinds::DestinationsAndRoutes)?;
         let workloads = workloads::of(&loaded);
         let recording = self.record(&loaded)?;
+        self.check_usable(&recording)?;
         let is_in_scope = |namespace: &str| self.is_in_scope(namespace);
         let recommendation = weir_recommend::recommend(&Request {
             world: &loaded.world,
@@ -91,11 +96,15 @@ impl RecommendCommand {
         });
         let outcome = self.outcome(&loaded, &workloads, recording, recommendation);
         outcome.print_notes();
+        let tests = match &self.tests {
+            Some(path) => Some((path, self.test_file(path, &loaded, &workloads, &outcome)?)),
+            None => None,
+        };
         if let Some(path) = &self.write {
             write_file(path, &present::recommendation::text(&outcome))?;
         }
-        if let Some(path) = &self.tests {
-            write_file(path, &self.test_file(path, &loaded, &workloads, &outcome))?;
+        if let Some((path, text)) = &tests {
+            write_file(path, text)?;
         }
         match self.output.structured() {
             _ if self.diff => self.write_diff(out, &loaded, &outcome)?,
@@ -115,6 +124,29 @@ impl RecommendCommand {
             Some(only) => namespace == only,
             None => self.system_namespaces || !SYSTEM_NAMESPACES.contains(&namespace),
         }
+    }
+
+    /// Whether the recommended policies replace a policy.
+    fn is_replaced(&self, id: &PolicyId) -> bool {
+        id.kind == PolicyKind::NetworkPolicy && self.is_in_scope(&id.namespace)
+    }
+
+    /// Fails if no record is evidence for a policy. Otherwise the policies would deny everything
+    /// except DNS.
+    fn check_usable(&self, recording: &Recording) -> Result<(), Failure> {
+        let is_evidence = |end: &ObservedEnd| match end {
+            ObservedEnd::Pod(id) => self.is_in_scope(&id.namespace),
+            ObservedEnd::Address(_) => false,
+        };
+        let mut flows = recording.flows.iter();
+        if flows.any(|flow| is_evidence(&flow.from) || is_evidence(&flow.to)) {
+            return Ok(());
+        }
+        outcome::print_notes(recording.notes());
+        let what = "the recording has no usable flow of a pod for which to recommend a policy";
+        let hint = "record flows of these pods with `weir flows -o json`, and check that -f, -n or \
+                    --context select the cluster and the namespace of the recording";
+        Err(Failure::new(what, hint))
     }
 
     /// Reads the recordings.
@@ -140,9 +172,7 @@ impl RecommendCommand {
         recommendation: Recommendation,
     ) -> Outcome {
         let mut world = loaded.world.clone();
-        let is_replaced =
-            |id: &PolicyId| id.kind == PolicyKind::NetworkPolicy && self.is_in_scope(&id.namespace);
-        world.policies.retain(|id, _| !is_replaced(id));
+        world.policies.retain(|id, _| !self.is_replaced(id));
         for policy in &recommendation.policies {
             world.policies.insert(policy.id.clone(), policy.policy());
         }
@@ -179,12 +209,46 @@ impl RecommendCommand {
         loaded: &Loaded,
         workloads: &[WorkloadPods],
         outcome: &Outcome,
-    ) -> String {
-        let policies = self.write.iter();
-        let manifests = self.source.paths().iter().chain(policies);
+    ) -> anyhow::Result<String> {
+        let kept = self.kept_manifests(loaded)?;
+        let manifests = kept.iter().chain(&self.write);
         let folder = path.parent().unwrap_or(Path::new(""));
         let manifests = manifests.map(|manifest| test_file::relative(manifest, folder)).collect();
-        test_file::text(manifests, loaded, workloads, outcome)
+        Ok(test_file::text(manifests, loaded, workloads, outcome))
+    }
+
+    /// The files and folders of the input without the replaced policies. Fails if a file has such a
+    /// policy and other objects.
+    fn kept_manifests(&self, loaded: &Loaded) -> anyhow::Result<Vec<PathBuf>> {
+        let paths = self.source.paths();
+        if paths.iter().any(|path| path.as_os_str() == "-") {
+            let hint = "write the manifests to a file, and give it with -f";
+            return Err(Failure::new("policy tests cannot read standard input", hint).into());
+        }
+        let mut world = loaded.world.clone();
+        let replaced: Vec<_> =
+            world.policies.extract_if(.., |id, _| self.is_replaced(id)).collect();
+        if paths.is_empty() || replaced.is_empty() {
+            return Ok(paths.to_vec());
+        }
+        let locations = replaced.iter().filter_map(|(_, policy)| policy.location.as_ref());
+        let files = locations.map(|location| PathBuf::from(&*location.file));
+        let files = files.chain(self.tests.clone()).collect();
+        let kept: Vec<PathBuf> =
+            paths.iter().flat_map(|path| test_file::without(path, &files)).collect();
+        let input = ManifestInput { paths: &kept, ..ManifestInput::default() };
+        let remaining = source::load_manifests(input)
+            .and_then(|remaining| Ok(self.source.pod_network.apply(remaining)?));
+        if remaining.is_ok_and(|remaining| remaining.world == world) {
+            return Ok(kept);
+        }
+        let names: Vec<String> = replaced.iter().map(|(id, _)| id.to_string()).collect();
+        let what = format!(
+            "the tests would read policies that the recommended ones replace: {}",
+            names.join(", ")
+        );
+        let hint = "move these policies to files of their own, or give -f a folder without them";
+        Err(Failure::new(what, hint).into())
     }
 }
 

@@ -74,7 +74,36 @@ impl Outcome {
     /// Everything that the reader should know beside the policies.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = self.recommendation.notes.clone();
-        let Recording { denied, without_port, incomplete, unknown, .. } = &self.recording;
+        notes.extend(self.recording.notes());
+        if !self.superseded.is_empty() {
+            let names: Vec<String> = self.superseded.iter().map(ToString::to_string).collect();
+            notes.push(format!("delete the policies that these replace: {}", names.join(", ")));
+        }
+        notes
+    }
+
+    pub(super) fn print_notes(&self) {
+        print_notes(self.notes());
+    }
+
+    pub(super) fn print_broken(&self) {
+        if self.broken.is_empty() {
+            let flows = count(self.recording.flows.len(), "recorded flow");
+            anstream::eprintln!("{flows} tested against the policies: all are allowed");
+            return;
+        }
+        for BrokenFlow { from, to, port, protocol, why } in &self.broken {
+            let text = format!("{from} to {to}, port {port}/{protocol}, would be denied: {why}");
+            anstream::eprintln!("error: {}", Plain(text));
+        }
+    }
+}
+
+impl Recording {
+    /// The records that are no evidence, and why.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let Recording { denied, without_port, incomplete, unknown, .. } = self;
         if *denied > 0 {
             notes.push(format!("ignored {} of denied packets", count(*denied, "record")));
         }
@@ -96,28 +125,12 @@ impl Outcome {
             let records = count(*records, "record");
             notes.push(format!("ignored {records} of {name}, which the input does not have"));
         }
-        if !self.superseded.is_empty() {
-            let names: Vec<String> = self.superseded.iter().map(ToString::to_string).collect();
-            notes.push(format!("delete the policies that these replace: {}", names.join(", ")));
-        }
         notes
     }
+}
 
-    pub(super) fn print_notes(&self) {
-        for note in self.notes() {
-            anstream::eprintln!("note: {}", Plain(note));
-        }
-    }
-
-    pub(super) fn print_broken(&self) {
-        if self.broken.is_empty() {
-            let flows = count(self.recording.flows.len(), "recorded flow");
-            anstream::eprintln!("{flows} tested against the policies: all are allowed");
-            return;
-        }
-        for BrokenFlow { from, to, port, protocol, why } in &self.broken {
-            let text = format!("{from} to {to}, port {port}/{protocol}, would be denied: {why}");
-            anstream::eprintln!("error: {}", Plain(text));
-        }
+pub(super) fn print_notes(notes: Vec<String>) {
+    for note in notes {
+        anstream::eprintln!("note: {}", Plain(note));
     }
 }

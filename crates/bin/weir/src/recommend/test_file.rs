@@ -1,16 +1,17 @@
 //! Policy tests for recommended policies.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Component, Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 use weir_model::{Flow, PortMatch, Protocol, Verdict};
 use weir_recommend::{ObservedEnd, ObservedFlow, WorkloadPods};
 
 use super::{Outcome, connections};
-use crate::{
-    present::yaml,
-    source::{self, Loaded},
-};
+use crate::{present::yaml, source::Loaded};
 
 /// The most probes for connections that must be denied, per workload.
 const MAX_DENIED: usize = 3;
@@ -50,14 +51,9 @@ pub(super) fn text(
     cases.join("---\n")
 }
 
-/// Connections to the ports of each workload, from workloads that do not use them. The manifests of
-/// the test contain all policies of the input, so the connections are those that all of them deny.
+/// Connections to the ports of each workload, from workloads that do not use them.
 fn denied(loaded: &Loaded, workloads: &[WorkloadPods], outcome: &Outcome) -> Vec<Value> {
-    let mut world = loaded.world.clone();
-    for policy in &outcome.recommendation.policies {
-        world.policies.insert(policy.id.clone(), policy.policy());
-    }
-    let state = source::compile(world);
+    let state = &outcome.state;
     let is_denied = |flow: &ObservedFlow| {
         let all: Vec<Flow> = connections(&state.world, workloads, flow);
         !all.is_empty() && all.iter().all(|one| state.program.verdict(one) == Verdict::Deny)
@@ -117,6 +113,23 @@ impl Outcome {
         let mut all = connections(&self.state.world, workloads, flow).into_iter();
         all.any(|one| self.state.program.verdict(&one) == Verdict::Deny)
     }
+}
+
+/// A path without these files: the path itself, or the parts of a folder that do not have them.
+pub(super) fn without(path: &Path, files: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    if files.contains(path) {
+        return Vec::new();
+    }
+    let found = weir_source::case_files(&[path.to_owned()]).unwrap_or_default();
+    if !found.iter().any(|file| files.contains(file)) {
+        return if found.is_empty() { Vec::new() } else { vec![path.to_owned()] };
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let names: BTreeSet<_> = entries.map(|entry| entry.file_name()).collect();
+    let is_hidden = |name: &&std::ffi::OsString| name.as_encoded_bytes().starts_with(b".");
+    let parts = names.iter().filter(|name| !is_hidden(name)).map(|name| path.join(name));
+    let parts = parts.filter(|part| part.is_dir() || weir_source::is_manifest(part));
+    parts.flat_map(|part| without(&part, files)).collect()
 }
 
 /// The path as seen from a folder, if both are relative to the working directory.

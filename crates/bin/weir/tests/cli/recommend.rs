@@ -167,3 +167,53 @@ fn audit_drops_are_evidence_and_other_drops_are_not() {
     assert_eq!(db["object"]["spec"]["ingress"].as_array().unwrap().len(), 1);
     assert!(value["notes"][0].as_str().unwrap().contains("shop/deployment/web"), "{value}");
 }
+
+#[test]
+fn the_tests_do_not_read_the_replaced_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let files = format!("--write {path}/policies.yaml --tests {path}/tests.yaml");
+    let output = weir(&format!("recommend {SHOP} {files}"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read_to_string(folder.path().join("tests.yaml")).unwrap();
+    assert!(text.contains("manifests/apps") && !text.contains("manifests/policies"), "{text}");
+    assert!(text.contains("expect: allow") && text.contains("expect: deny"), "{text}");
+    let output = weir(&format!("test {path}/tests.yaml"));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn tests_are_refused_if_a_file_has_workloads_and_replaced_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let shop = root().join("examples/shop/manifests");
+    let read = |name: &str| fs::read_to_string(shop.join(name)).unwrap();
+    let both = ["apps/shop.yaml", "policies/shop.yaml"].map(read).join("\n---\n");
+    fs::write(folder.path().join("shop.yaml"), both).unwrap();
+    let command = format!("recommend -f {path}/shop.yaml --flows examples/shop/flows.jsonl");
+    let output = weir(&format!("{command} --write {path}/new.yaml --tests {path}/tests.yaml"));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let text = stderr(&output);
+    assert!(text.contains("NetworkPolicy shop/default-deny"), "{text}");
+    assert!(text.contains("hint: move these policies to files of their own"), "{text}");
+    assert!(!folder.path().join("new.yaml").exists());
+    assert!(!folder.path().join("tests.yaml").exists());
+}
+
+/// Policies without evidence would deny everything except DNS.
+#[test]
+fn a_recording_without_a_usable_record_is_an_error() {
+    let flows = fs::read_to_string(root().join("examples/shop/flows.jsonl")).unwrap();
+    let unmatched = flows.replace("\"shop\"", "\"a\"").replace("\"payments\"", "\"b\"");
+    let unmatched = unmatched.replace("\"monitoring\"", "\"c\"");
+    let denied = flows.replace("\"allow\"", "\"deny\"").replace("\"audit\"", "\"deny\"");
+    for input in ["", &unmatched, &denied] {
+        let output = weir_reading("recommend -f examples/shop/manifests/apps --flows -", input);
+        assert_eq!(output.status.code(), Some(2), "{input}{}", stdout(&output));
+        assert_eq!(stdout(&output), "");
+        let text = stderr(&output);
+        assert!(text.contains("error: the recording has no usable flow"), "{text}");
+        assert!(text.contains("hint: "), "{text}");
+        assert_eq!(text.contains("note: ignored"), !input.is_empty(), "{text}");
+    }
+}
