@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::PathBuf,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use weir_kube::ApiError;
 
 use super::agents::{AgentsArgs, ClusterAgents};
-use crate::{exit::Exit, present::plain::Plain};
+use crate::{exit::Exit, failure::Failure, present::plain::Plain};
 
-/// Collect what a bug report needs in a tar file
+/// Collect diagnostics for a bug report in a tar file
 ///
 /// Collects the versions, the state of all nodes and agents, findings, the settings of the agents, recent
-/// drops and flows, the uses of policies, and the logs of the agents. It leaves out Secrets and the values
-/// of environment variables. The file contains names and addresses of pods: look at it before you pass it
+/// drops and flows, the uses of policies, and the logs of weir's pods. It leaves out Secrets, annotations
+/// and the values of environment variables. The file contains names and addresses of pods: look at it before you pass it
 /// on. A part that cannot be read does not end the command; the file `errors.txt` lists it.
 ///
 /// This needs `create` on pods/exec, `get` on pods/log, and `list` on pods and nodes.
@@ -44,6 +44,10 @@ const COMMANDS: [(&str, &[&str]); 5] = [
     ("version.json", &["version", "--output=json"]),
 ];
 
+/// Selects the objects of weir, which the chart and `weir install` label. Other programs can run in the
+/// same namespace.
+const SELECTOR: &str = "labelSelector=app.kubernetes.io%2Fname%3Dweir";
+
 /// The most bytes of one file. The rest is left out.
 const MAX_FILE_BYTES: usize = 32 << 20;
 
@@ -59,13 +63,13 @@ impl BundleCommand {
             .map(|nodes| json!(nodes.iter().map(node_facts).collect::<Vec<_>>()));
         bundle.add_json("nodes.json", nodes.map(Some));
         let namespace = &cluster.namespace;
-        let sets = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets");
+        let sets = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets?{SELECTOR}");
         let sets = cluster
             .client
             .list(&sets)
             .map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
         bundle.add_json("daemonsets.json", sets.map(Some));
-        let pods = cluster.client.list(&format!("/api/v1/namespaces/{namespace}/pods"));
+        let pods = cluster.client.list(&format!("/api/v1/namespaces/{namespace}/pods?{SELECTOR}"));
         let containers: Vec<(String, String)> =
             pods.iter().flatten().flat_map(containers).collect();
         let pods = pods.map(|list| json!(list.into_iter().map(redacted).collect::<Vec<_>>()));
@@ -148,10 +152,18 @@ impl Bundle {
         );
         let what = || format!("cannot write {}", path.display());
         let mut options = File::options();
-        options.create(true).write(true).truncate(true);
+        // An existing file keeps its mode, so it is not reused.
+        options.create_new(true).write(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path).with_context(what)?;
+        let file = match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let hint = "remove it, or give another file with --file";
+                let what = format!("{} already exists", path.display());
+                return Err(Failure::new(what, hint).into());
+            }
+            opened => opened.with_context(what)?,
+        };
         let mut tar = tar::Builder::new(BufWriter::new(file));
         for (name, content) in &self.files {
             let mut header = tar::Header::new_gnu();
@@ -203,19 +215,17 @@ fn node_facts(node: &Value) -> Value {
 }
 
 /// An object without the values of environment variables, and without annotations, which can contain an
-/// applied manifest with these values.
+/// applied manifest with these values. Templates of pods have annotations too.
 fn redacted(mut object: Value) -> Value {
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.remove("annotations");
-        metadata.remove("managedFields");
-    }
-    redact_values(&mut object);
+    redact(&mut object);
     object
 }
 
-fn redact_values(value: &mut Value) {
+fn redact(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            fields.remove("annotations");
+            fields.remove("managedFields");
             for (name, field) in fields.iter_mut() {
                 if name == "env" {
                     let variables = field.as_array_mut().into_iter().flatten();
@@ -223,10 +233,10 @@ fn redact_values(value: &mut Value) {
                         .filter(|one| one.get("value").is_some())
                         .for_each(|one| one["value"] = "left out".into());
                 }
-                redact_values(field);
+                redact(field);
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(redact_values),
+        Value::Array(items) => items.iter_mut().for_each(redact),
         _ => (),
     }
 }
@@ -246,6 +256,24 @@ mod tests {
         let text = redacted(pod).to_string();
         assert!(!text.contains("secret") && text.contains("spec.nodeName"), "{text}");
         assert!(text.contains("TOKEN"), "{text}");
+        let metadata = json!({"labels": {"app": "weir"}, "annotations": {"key": "secret"},
+            "managedFields": [{"manager": "secret"}]});
+        let set = json!({"metadata": metadata, "spec": {"template": {"metadata": metadata}}});
+        let kept = json!({"labels": {"app": "weir"}});
+        assert_eq!(
+            redacted(set),
+            json!({"metadata": kept, "spec": {"template": {"metadata": kept}}})
+        );
+    }
+
+    #[test]
+    fn an_existing_file_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.tar");
+        std::fs::write(&path, "other").unwrap();
+        let error = Bundle::default().write(&path, "b", 1).unwrap_err();
+        assert!(error.to_string().ends_with("b.tar already exists"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "other");
     }
 
     #[test]
@@ -265,6 +293,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b.tar");
         assert_eq!(bundle.write(&path, "b", 1).unwrap(), 2);
+        #[cfg(unix)]
+        {
+            let mode = path.metadata().map(|file| std::os::unix::fs::MetadataExt::mode(&file));
+            assert_eq!(mode.unwrap() & 0o777, 0o600);
+        }
         let mut tar = tar::Archive::new(File::open(path).unwrap());
         let names: Vec<String> = tar
             .entries()
