@@ -74,9 +74,11 @@ pub(crate) struct DiffCommand {
 
 impl DiffCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let mut is_staged = true;
         let (old, new) = match &self.old {
             None => {
                 let old = self.pod_network.apply(self.load_staged()?.complete()?)?;
+                is_staged = old.world.policies.values().any(|policy| policy.staged);
                 let world = old.world.with_staged_enforced();
                 let new = Loaded { world, ..old.clone() };
                 (old, new)
@@ -122,6 +124,7 @@ impl DiffCommand {
         let json = || DiffOutput::from(&diff);
         let remarks = || review::diff::remarks(&diff, states);
         match self.output {
+            ReviewFormat::Text if !is_staged => writeln!(out, "no policy is staged")?,
             ReviewFormat::Text => present::diff::write(out, &diff)?,
             ReviewFormat::Json => present::value(out, Structured::Json, Schema::Diff, &json())?,
             ReviewFormat::Yaml => present::value(out, Structured::Yaml, Schema::Diff, &json())?,

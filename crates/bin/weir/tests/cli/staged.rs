@@ -73,7 +73,7 @@ fn explain_and_diff_show_what_staged_policies_would_do() {
 
     let enforced = staged("enforce");
     let output = weir(&format!("diff --staged -f {}", enforced.path().display()));
-    assert_eq!(stdout(&output), "no connection is opened or closed\n");
+    assert_eq!(stdout(&output), "no policy is staged\n");
     assert_eq!(output.status.code(), Some(0));
 }
 
