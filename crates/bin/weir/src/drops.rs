@@ -26,9 +26,16 @@ use crate::{
 ///
 /// With --all-nodes, or as `kubectl weir drops`, it shows the drops of all nodes of a cluster in the order of
 /// time. It runs `weir drops` in the pods of the agents, which needs `create` on pods/exec in their
-/// namespace. Nodes that do not answer are named.
+/// namespace. The output names nodes that do not respond.
 #[derive(Args)]
 #[command(
+    mut_arg("namespace", |arg| arg.help("Only drops from or to pods of this namespace")),
+    mut_arg("pod", |arg| arg.help(
+        "Only drops from or to this pod: NAME or NAMESPACE/NAME; twice for both ends"
+    )),
+    mut_arg("policy", |arg| arg.help(
+        "Only drops that this policy decided: NAME or NAMESPACE/NAME"
+    )),
     after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops --all-nodes -n shop\n  weir drops -o json --agent 127.0.0.1:9640"
 )]
 pub(crate) struct DropsCommand {

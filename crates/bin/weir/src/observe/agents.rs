@@ -25,7 +25,7 @@ pub(crate) struct AgentsArgs {
     /// The HTTP address of one agent [default: 127.0.0.1:9640]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes")]
     agent: Option<String>,
-    /// Ask the agents of all nodes of the cluster; --kubeconfig and --context imply it
+    /// Query the agents of all nodes of the cluster; --kubeconfig and --context imply it
     #[arg(long)]
     all_nodes: bool,
     /// The kubeconfig of the cluster

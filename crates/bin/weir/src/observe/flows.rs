@@ -20,12 +20,14 @@ use crate::{
 /// Prints one line for the connections between two workloads at one port with one verdict: how many
 /// there were, when the last one was, and which policies and rules decided. Allowed connections come
 /// from the kernel's connection tracking, and denied packets from the rules, which limit their reports.
+/// Connections that the kernel does not track are missing: those of the fast lane, and with `--datapath
+/// ebpf`, those of a node where no program such as kube-proxy needs connection tracking.
 /// The agent stores up to 100,000 flows since it started; for pods on two nodes, each node has a flow
 /// with the rules of its pod.
 ///
 /// With --all-nodes, or as `kubectl weir flows`, it shows the flows of all nodes of a cluster in the order
 /// of time. It runs `weir flows` in the pods of the agents, which needs `create` on pods/exec in their
-/// namespace. Nodes that do not answer are named.
+/// namespace. The output names nodes that do not respond.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir flows\n  weir flows --follow --verdict deny\n  weir flows --pod shop/web --pod shop/db\n  weir flows --policy shop/db -o json\n  weir flows --all-nodes -n shop\n  weir flows --unused"
@@ -42,7 +44,7 @@ pub(crate) struct FlowsCommand {
     /// Only flows with this verdict
     #[arg(long, value_enum)]
     verdict: Option<VerdictArg>,
-    /// List the policies that select a pod and that decided about no connection since the agent
+    /// List the policies that select a pod but have not matched a recorded connection since the agent
     /// started
     #[arg(long, conflicts_with_all = ["verdict", "pod", "policy"])]
     unused: bool,
