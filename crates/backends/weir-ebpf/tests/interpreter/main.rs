@@ -13,7 +13,7 @@ mod names;
 mod packets;
 
 use proptest::{collection::vec, prelude::*};
-use weir_datapath::{Mode, Planner};
+use weir_datapath::{FormerAddresses, Mode, Planner};
 use weir_ebpf::{
     EbpfPlanner, Installed, MapStep, Write,
     instruction::Instruction,
@@ -156,9 +156,11 @@ proptest! {
     ) {
         let mut engine = Engine::new(Locality::Node("n1".into()));
         let (mut rules, mut first) = (Program::default(), planner());
+        let mut former = FormerAddresses::default();
         for some in changes.chunks(batch) {
             let delta = engine.apply(some);
             rules.apply(delta.clone());
+            former.record(&delta);
             first.plan(&rules, &delta);
         }
         let installed = Installed {
@@ -167,6 +169,8 @@ proptest! {
             capacity: 1 << 16,
         };
         let mut second = planner();
+        // The ledger has them in its journal.
+        second.set_former(former);
         let plan = second.replan(&rules, &installed);
         prop_assert!(plan.steps.is_empty(), "{}", plan);
         for delta in [Delta::default(), Delta::from(&rules)] {
