@@ -76,10 +76,10 @@ const MAX_DROPS: usize = 1000;
 
 /// The answer of an agent.
 #[derive(Deserialize, Serialize)]
-struct Page {
-    drops: Vec<Dropped>,
+pub(crate) struct Page {
+    pub(crate) drops: Vec<Dropped>,
     /// The number of the newest drop, to continue from.
-    last: u64,
+    pub(crate) last: u64,
     /// Whether the agent has further drops.
     #[serde(default, skip_serializing)]
     more: bool,
@@ -87,17 +87,17 @@ struct Page {
     missed: u64,
     /// Why the agent cannot receive reports of dropped packets, if it cannot.
     #[serde(default, rename = "dropsUnavailable")]
-    drops_unavailable: Option<String>,
+    pub(crate) drops_unavailable: Option<String>,
 }
 
 /// A dropped packet.
-#[derive(Deserialize, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Dropped {
     /// The node, if several were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) time: String,
     pub(crate) direction: String,
     pub(crate) from: String,
@@ -158,10 +158,8 @@ impl DropsCommand {
 
     /// Shows the drops of all nodes.
     fn run_cluster(&self, cluster: &ClusterAgents, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let mut words = ["drops", "--output=json"].map(str::to_owned).to_vec();
-        words.extend(self.filter.arguments());
         if self.follow {
-            words.extend(["--follow", "--heartbeat"].map(str::to_owned));
+            let words = follow_words(&self.filter);
             let out = &mut anstream::stdout().lock();
             let followed = cluster.follow(&words, |lines| {
                 let mut drops: Vec<Dropped> = lines.iter().filter_map(parse).collect();
@@ -174,6 +172,7 @@ impl DropsCommand {
                 done => done.map(|()| Exit::Yes),
             };
         }
+        let mut words = words(&self.filter);
         words.push("--lines".into());
         let mut drops = Vec::new();
         let away = cluster.collect(&words, |line| {
@@ -205,8 +204,22 @@ impl DropsCommand {
     }
 }
 
+/// The command that prints the drops of one agent.
+fn words(filter: &ObserveFilter) -> Vec<String> {
+    let mut words = ["drops", "--output=json"].map(str::to_owned).to_vec();
+    words.extend(filter.arguments());
+    words
+}
+
+/// The command that prints the drops of one agent as they happen.
+pub(crate) fn follow_words(filter: &ObserveFilter) -> Vec<String> {
+    let mut words = words(filter);
+    words.extend(["--follow", "--heartbeat"].map(str::to_owned));
+    words
+}
+
 /// Reads a line of an agent.
-fn parse(line: &AgentLine) -> Option<Dropped> {
+pub(crate) fn parse(line: &AgentLine) -> Option<Dropped> {
     let drop: Dropped = serde_json::from_str(&line.line).ok()?;
     Some(Dropped { node: Some(line.node.clone()), ..drop })
 }
@@ -253,26 +266,31 @@ impl AskedAgent<'_> {
     }
 
     fn request(&self, after: u64, wait: u64) -> anyhow::Result<Page> {
-        let answer = fetch(self.address, &format!("/drops?after={after}&wait={wait}"), wait);
-        let body = answer.map_err(|error| {
-            if status::is_opflex(self.address) {
-                let what = format!(
-                    "the agent at {} writes files for opflex-agent, and weir does not see the \
-                     packets that opflex-agent drops",
-                    self.address
-                );
-                let hint = "use the counters and the drop log of opflex-agent; `weir status` has \
-                    the state of the agent";
-                return Failure::new(what, hint);
-            }
-            let hint = "start `weir agent` on this node, or give its address with `--agent`";
-            Failure::new(format!("no agent answers at {}: {error:#}", self.address), hint)
-        })?;
-        serde_json::from_str(&body).map_err(|_| {
-            let hint = "check the address in `--agent`";
-            Failure::new(format!("the server at {} is not a weir agent", self.address), hint).into()
-        })
+        page(self.address, after, wait)
     }
+}
+
+/// The drops of the agent at an address after a number. The agent waits for one, for at most this
+/// many seconds.
+pub(crate) fn page(address: &str, after: u64, wait: u64) -> anyhow::Result<Page> {
+    let answer = fetch(address, &format!("/drops?after={after}&wait={wait}"), wait);
+    let body = answer.map_err(|error| {
+        if status::is_opflex(address) {
+            let what = format!(
+                "the agent at {address} writes files for opflex-agent, and weir does not see the \
+                 packets that opflex-agent drops"
+            );
+            let hint = "use the counters and the drop log of opflex-agent; `weir status` has \
+                the state of the agent";
+            return Failure::new(what, hint);
+        }
+        let hint = "start `weir agent` on this node, or give its address with `--agent`";
+        Failure::new(format!("no agent answers at {address}: {error:#}"), hint)
+    })?;
+    serde_json::from_str(&body).map_err(|_| {
+        let hint = "check the address in `--agent`";
+        Failure::new(format!("the server at {address} is not a weir agent"), hint).into()
+    })
 }
 
 /// Requests a path of the agent and returns the body.

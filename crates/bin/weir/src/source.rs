@@ -69,8 +69,11 @@ pub(crate) struct LiveArgs {
 impl LiveArgs {
     /// Reads the cluster once. The error without a kubeconfig also suggests `instead`.
     pub(crate) fn load(&self, kinds: ClusterKinds, instead: &str) -> anyhow::Result<Loaded> {
-        let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
-        load_cluster(&access, kinds, instead)
+        load_cluster(&self.access(), kinds, instead)
+    }
+
+    fn access(&self) -> Access {
+        Access::new(self.kubeconfig.as_deref(), self.context.as_deref())
     }
 }
 
@@ -291,6 +294,11 @@ impl SourceArgs {
     /// The paths of the manifests; none for a cluster.
     pub(crate) fn paths(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// The cluster that is read without manifests.
+    pub(crate) fn access(&self) -> Access {
+        self.live.access()
     }
 
     /// The namespace to restrict the output to.

@@ -1,8 +1,10 @@
 //! The web page: loads the input, and serves or exports a page about it.
 
+mod drops;
 mod explain;
 mod exported;
 mod flows;
+mod live;
 mod overview;
 mod policies;
 mod session;
@@ -26,13 +28,14 @@ use session::Session;
 /// a change before it is applied. The printed address contains a token, which gives access. The page
 /// loads nothing from other servers, and changes nothing in the cluster.
 ///
-/// With --flows, it also shows which of the allowed connections were used, and the flows as they
-/// arrive.
+/// With --flows, it also shows which of the allowed connections were used. With --live, it shows the
+/// flows and the dropped packets of the agents as they arrive. It then runs `weir flows` and `weir
+/// drops` in the pods of the agents, which needs `create` on pods/exec in their namespace.
 ///
 /// With --export, it writes the page with all of its data into a folder instead.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page"
+    after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page\n  weir ui --live"
 )]
 pub(crate) struct UiCommand {
     #[command(flatten)]
@@ -41,7 +44,7 @@ pub(crate) struct UiCommand {
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
     /// Write a page that needs no server into this folder, and exit
-    #[arg(long, value_name = "DIR", conflicts_with = "port")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["port", "live"])]
     export: Option<PathBuf>,
 }
 
@@ -57,6 +60,15 @@ struct UiInput {
     /// Observed flows: a file of `weir flows -o json`, or `-` for standard input
     #[arg(long, value_name = "PATH")]
     flows: Option<PathBuf>,
+    /// Show the flows and the dropped packets of all agents of the cluster as they arrive
+    #[arg(long, conflicts_with_all = ["flows", "clusters"])]
+    live: bool,
+    /// With --live: only the agent at this HTTP address, such as 127.0.0.1:9640
+    #[arg(long, value_name = "ADDRESS", requires = "live")]
+    agent: Option<String>,
+    /// With --live: the namespace of the agents
+    #[arg(long, value_name = "NAME", default_value = "weir-system")]
+    agent_namespace: String,
 }
 
 impl UiCommand {

@@ -83,7 +83,10 @@ impl fmt::Display for FlowVerdict {
 
 /// One end of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected an end: namespace, kind, name and pod of a workload, an address, or others"
+)]
 pub enum RecordEnd {
     /// Pods of one workload.
     Workload {

@@ -38,9 +38,6 @@ export async function ask(request) {
   } catch {
     throw new RequestError('weir ui is not running any more', 'start it again and open the address that it prints');
   }
-  if (response.status === 401) {
-    throw new RequestError('the token is missing or expired', 'open the address that `weir ui` printed');
-  }
   const isJson = response.headers.get('Content-Type') === 'application/json';
   const answer = isJson ? await response.json() : {};
   if (!response.ok) throw new RequestError(answer.error ?? `the server answered with status ${response.status}`, answer.hint ?? '');

@@ -9,6 +9,7 @@ import { model, setOverview } from './model.js';
 import { policiesView, showPolicy } from './policies.js';
 import { addChange, whatIfView } from './whatif.js';
 import { flowsView, forgetFlows } from './flows.js';
+import { dropsView } from './drops.js';
 
 const TABS = [
   { id: 'map', title: 'Map', show: mapView },
@@ -16,6 +17,7 @@ const TABS = [
   { id: 'policies', title: 'Policies', show: policiesView },
   { id: 'whatif', title: 'What if', show: whatIfView },
   { id: 'flows', title: 'Flows', show: flowsView },
+  { id: 'drops', title: 'Drops', show: dropsView },
 ];
 
 const [viewNode, tabList, message] = ['view', 'tabs', 'message'].map((id) => document.getElementById(id));

@@ -35,6 +35,41 @@ pub(crate) const RESPONSE_HEADERS: [(HeaderName, HeaderValue); 7] = [
     ),
 ];
 
+/// Why a request is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) status: StatusCode,
+    pub(crate) error: &'static str,
+    pub(crate) hint: &'static str,
+}
+
+const OPEN_ADDRESS: &str = "open the address that `weir ui` printed";
+const NO_HOST: Rejection = Rejection {
+    status: StatusCode::BAD_REQUEST,
+    error: "the request does not have exactly one Host header",
+    hint: OPEN_ADDRESS,
+};
+const OTHER_HOST: Rejection = Rejection {
+    status: StatusCode::MISDIRECTED_REQUEST,
+    error: "the request is for another host",
+    hint: OPEN_ADDRESS,
+};
+const OTHER_ORIGIN: Rejection = Rejection {
+    status: StatusCode::FORBIDDEN,
+    error: "the request comes from another site",
+    hint: OPEN_ADDRESS,
+};
+const NOT_JSON: Rejection = Rejection {
+    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    error: "the request is not JSON",
+    hint: "send the header `Content-Type: application/json`",
+};
+const NO_TOKEN: Rejection = Rejection {
+    status: StatusCode::UNAUTHORIZED,
+    error: "the token is missing or expired",
+    hint: OPEN_ADDRESS,
+};
+
 /// The rules for requests.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessRules {
@@ -58,33 +93,33 @@ impl AccessRules {
 
     /// Rejects a request that names another server, as with DNS rebinding, or that another site
     /// sends.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), StatusCode> {
-        let host = single(headers, &header::HOST).ok_or(StatusCode::BAD_REQUEST)?;
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Rejection> {
+        let host = single(headers, &header::HOST).ok_or(NO_HOST)?;
         if !self.hosts.iter().any(|own| host == own) {
-            return Err(StatusCode::MISDIRECTED_REQUEST);
+            return Err(OTHER_HOST);
         }
         if headers.contains_key(header::ORIGIN) {
             let origin = single(headers, &header::ORIGIN).and_then(|o| o.strip_prefix("http://"));
             if origin != Some(host) {
-                return Err(StatusCode::FORBIDDEN);
+                return Err(OTHER_ORIGIN);
             }
         }
         Ok(())
     }
 
     /// Rejects a request for data without the token.
-    pub(crate) fn check_data(&self, headers: &HeaderMap) -> Result<(), StatusCode> {
+    pub(crate) fn check_data(&self, headers: &HeaderMap) -> Result<(), Rejection> {
         let site = headers.get(FETCH_SITE);
         if site.is_some_and(|site| site != "same-origin") {
-            return Err(StatusCode::FORBIDDEN);
+            return Err(OTHER_ORIGIN);
         }
         let kind = single(headers, &header::CONTENT_TYPE);
         if kind != Some("application/json") {
-            return Err(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+            return Err(NOT_JSON);
         }
         let token = single(headers, &TOKEN).unwrap_or_default();
         if !is_equal(token.as_bytes(), self.token.as_bytes()) {
-            return Err(StatusCode::UNAUTHORIZED);
+            return Err(NO_TOKEN);
         }
         Ok(())
     }
@@ -121,7 +156,9 @@ mod tests {
     #[test]
     fn only_the_own_address_is_a_host() {
         let rules = AccessRules::new(1234).unwrap();
-        let check = |list: &[(&'static str, &str)]| rules.check(&headers(list)).err();
+        let check = |list: &[(&'static str, &str)]| {
+            rules.check(&headers(list)).err().map(|rejection| rejection.status)
+        };
         assert_eq!(check(&[("host", "127.0.0.1:1234")]), None);
         assert_eq!(check(&[("host", "localhost:1234")]), None);
         for other in ["evil.example:1234", "127.0.0.1", "127.0.0.1:12345", "localhost.:1234", ""] {
@@ -135,8 +172,12 @@ mod tests {
     #[test]
     fn another_origin_is_rejected() {
         let rules = AccessRules::new(1234).unwrap();
-        let check =
-            |origin| rules.check(&headers(&[("host", "127.0.0.1:1234"), ("origin", origin)])).err();
+        let check = |origin| {
+            rules
+                .check(&headers(&[("host", "127.0.0.1:1234"), ("origin", origin)]))
+                .err()
+                .map(|rejection| rejection.status)
+        };
         assert_eq!(check("http://127.0.0.1:1234"), None);
         for other in ["http://localhost:1234", "https://127.0.0.1:1234", "null", "http://a.example"]
         {
@@ -147,7 +188,9 @@ mod tests {
     #[test]
     fn data_needs_the_token_and_a_json_body() {
         let rules = AccessRules::new(1234).unwrap();
-        let check = |list: &[(&'static str, &str)]| rules.check_data(&headers(list)).err();
+        let check = |list: &[(&'static str, &str)]| {
+            rules.check_data(&headers(list)).err().map(|rejection| rejection.status)
+        };
         let json = ("content-type", "application/json");
         let token = ("weir-token", rules.token.as_str());
         assert_eq!(check(&[json, token]), None);

@@ -21,7 +21,7 @@ macro_rules! asset {
 }
 
 /// All files. A script comes after the scripts that it imports.
-pub(crate) const ALL: [Asset; 15] = [
+pub(crate) const ALL: [Asset; 17] = [
     asset!("/index.html", HTML),
     asset!("/style.css", CSS),
     asset!("/views.css", CSS),
@@ -35,7 +35,9 @@ pub(crate) const ALL: [Asset; 15] = [
     asset!("/matrix.js", SCRIPT),
     asset!("/policies.js", SCRIPT),
     asset!("/whatif.js", SCRIPT),
+    asset!("/live.js", SCRIPT),
     asset!("/flows.js", SCRIPT),
+    asset!("/drops.js", SCRIPT),
     asset!("/app.js", SCRIPT),
 ];
 

@@ -47,7 +47,13 @@ pub enum PageRequest {
     },
     /// The observed flows.
     Flows {
-        /// The number of the first flow to return; flows have consecutive numbers.
+        /// Only flows that changed after this number; each change has a number.
+        #[serde(default)]
+        after: u64,
+    },
+    /// The dropped packets.
+    Drops {
+        /// Only drops that arrived after this number.
         #[serde(default)]
         after: u64,
     },

@@ -8,7 +8,7 @@ use std::{
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, Request, State},
+    extract::{DefaultBodyLimit, Request, State, rejection::BytesRejection},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -21,7 +21,7 @@ use weir_runtime::{
 };
 
 use crate::{
-    access::{AccessRules, RESPONSE_HEADERS},
+    access::{AccessRules, RESPONSE_HEADERS, Rejection},
     assets,
     request::{PageData, PageError, PageRequest},
 };
@@ -105,6 +105,7 @@ fn router(rules: AccessRules, data: Arc<dyn PageData>) -> Router {
         .route("/api", post(answer).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
         .with_state(answers)
         .fallback(get(file))
+        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(rules, check))
 }
 
@@ -112,7 +113,7 @@ fn router(rules: AccessRules, data: Arc<dyn PageData>) -> Router {
 async fn check(State(rules): State<Arc<AccessRules>>, request: Request, next: Next) -> Response {
     let mut response = match rules.check(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(status) => status.into_response(),
+        Err(rejection) => rejected(rejection),
     };
     response.headers_mut().extend(RESPONSE_HEADERS);
     response
@@ -124,26 +125,48 @@ async fn file(uri: Uri) -> Response {
             let kind = HeaderValue::from_static(asset.content_type);
             ([(header::CONTENT_TYPE, kind)], asset.text).into_response()
         }
-        None => StatusCode::NOT_FOUND.into_response(),
+        None => failed(
+            StatusCode::NOT_FOUND,
+            "there is no such file",
+            "open the address that `weir ui` printed",
+        ),
     }
 }
 
-async fn answer(State(answers): State<Answers>, headers: HeaderMap, body: Bytes) -> Response {
-    if let Err(status) = answers.rules.check_data(&headers) {
-        return status.into_response();
+async fn wrong_method() -> Response {
+    let hint = "send POST to /api, and GET for the files of the page";
+    failed(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method", hint)
+}
+
+async fn answer(
+    State(answers): State<Answers>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    if let Err(rejection) = answers.rules.check_data(&headers) {
+        return rejected(rejection);
     }
+    let body = match body {
+        Ok(body) => body,
+        Err(error) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            let what = format!("the request has more than {} MiB", MAX_BODY_BYTES >> 20);
+            let hint = "evaluate fewer manifests at a time, or use `weir diff`";
+            return failed(StatusCode::PAYLOAD_TOO_LARGE, what, hint);
+        }
+        Err(error) => return failed(error.status(), error.body_text(), ""),
+    };
     let request: PageRequest = match serde_json::from_slice(&body) {
         Ok(request) => request,
         Err(error) => {
-            let error = PageError { error: error.to_string(), hint: String::new() };
-            return json(StatusCode::BAD_REQUEST, serde_json::to_vec(&error));
+            let what = format!("the request cannot be read: {error}");
+            return failed(StatusCode::BAD_REQUEST, what, "reload the page in the browser");
         }
     };
     let Ok(_waiting) = answers.waiting.try_acquire() else {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return busy();
     };
     let Ok(running) = Arc::clone(&answers.running).acquire_owned().await else {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return busy();
     };
     let data = answers.data;
     let answered = tokio::task::spawn_blocking(move || {
@@ -156,8 +179,26 @@ async fn answer(State(answers): State<Answers>, headers: HeaderMap, body: Bytes)
     });
     match answered.await {
         Ok((status, body)) => json(status, body),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(_) => {
+            let hint = "the output of `weir ui` has the details; please report them";
+            failed(StatusCode::INTERNAL_SERVER_ERROR, "the request failed", hint)
+        }
     }
+}
+
+fn busy() -> Response {
+    let hint = "wait until the other requests are answered, or close other tabs of this page";
+    failed(StatusCode::SERVICE_UNAVAILABLE, "too many requests are waiting", hint)
+}
+
+fn rejected(Rejection { status, error, hint }: Rejection) -> Response {
+    failed(status, error, hint)
+}
+
+/// A response that says what failed, and how to resolve it.
+fn failed(status: StatusCode, error: impl Into<String>, hint: &str) -> Response {
+    let error = PageError { error: error.into(), hint: hint.to_owned() };
+    json(status, serde_json::to_vec(&error))
 }
 
 fn json(status: StatusCode, body: serde_json::Result<Vec<u8>>) -> Response {

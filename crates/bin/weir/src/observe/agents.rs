@@ -87,6 +87,19 @@ pub(crate) struct AgentLine {
     pub(crate) line: String,
 }
 
+/// What happens to the nodes while their agents are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NodeEvent {
+    /// These nodes have agents.
+    Listed(BTreeSet<String>),
+    /// A node does not answer, for this reason.
+    Away { node: String, reason: String },
+    /// A node that did not answer prints lines again.
+    Back(String),
+    /// The agents cannot be listed, for this reason.
+    ListFailed(String),
+}
+
 /// How long an agent may take for the next line of a list.
 const LIST_SILENCE: Duration = Duration::from_secs(30);
 /// How long an agent that is followed may print nothing. It prints an empty line every 20 s.
@@ -95,6 +108,8 @@ const FOLLOW_SILENCE: Duration = Duration::from_secs(70);
 const LIST_INTERVAL: Duration = Duration::from_secs(10);
 /// The time that lines of several nodes are gathered, to sort them by time.
 const MERGE_WINDOW: Duration = Duration::from_millis(300);
+/// The most lines that are gathered. Nodes with many flows print without a pause at the start.
+const MAX_MERGED_LINES: usize = 10_000;
 
 impl ClusterAgents {
     /// Runs weir with these words in the pods of all agents. Returns the nodes without an answer.
@@ -128,10 +143,20 @@ impl ClusterAgents {
     }
 
     /// Runs weir with these words in the pods of all agents, also of those that appear later, until
-    /// `visit` fails. It gets the lines of a short time together.
+    /// `visit` fails. It gets the lines of a short time together. Events of nodes are printed.
     pub(crate) fn follow(
         &self,
         words: &[String],
+        visit: impl FnMut(Vec<AgentLine>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.follow_with(words, print_event, visit)
+    }
+
+    /// As [`follow`](ClusterAgents::follow), but `report` gets the events of nodes.
+    pub(crate) fn follow_with(
+        &self,
+        words: &[String],
+        mut report: impl FnMut(NodeEvent),
         mut visit: impl FnMut(Vec<AgentLine>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut streams = PodStreams::new(&self.client);
@@ -144,8 +169,9 @@ impl ClusterAgents {
                 list_at = Instant::now() + LIST_INTERVAL;
                 match self.list() {
                     Ok(agents) => {
-                        for AwayNode { node, reason } in away_nodes(&agents) {
-                            report_away(&mut away, &node, &reason);
+                        report(NodeEvent::Listed(node_names(&agents)));
+                        for node in away_nodes(&agents) {
+                            note_away(&mut away, node, &mut report);
                         }
                         for agent in &agents.running {
                             if running.insert(agent.node.clone()) {
@@ -155,26 +181,27 @@ impl ClusterAgents {
                         }
                     }
                     Err(error) if is_first => return Err(error),
-                    Err(error) => anstream::eprintln!("{}; trying again", Plain(error)),
+                    Err(error) => report(NodeEvent::ListFailed(format!("{error:#}"))),
                 }
                 is_first = false;
             }
             let mut lines = Vec::new();
             let end = Instant::now() + MERGE_WINDOW;
-            while let Some((node, item)) =
-                streams.next(end.saturating_duration_since(Instant::now()))
+            while lines.len() < MAX_MERGED_LINES
+                && let Some((node, item)) =
+                    streams.next(end.saturating_duration_since(Instant::now()))
             {
                 match item {
                     StreamItem::Line(line) => {
                         if away.remove(&node).is_some() {
-                            anstream::eprintln!("node {} answers again", Plain(&node));
+                            report(NodeEvent::Back(node.clone()));
                         }
                         lines.push(AgentLine { node, line });
                     }
                     StreamItem::Ended(failure) => {
                         running.remove(&node);
                         let reason = failure.unwrap_or_else(|| "the agent stopped".into());
-                        report_away(&mut away, &node, &reason);
+                        note_away(&mut away, AwayNode { node, reason }, &mut report);
                     }
                 }
             }
@@ -201,9 +228,28 @@ fn away_nodes(agents: &AgentPods) -> Vec<AwayNode> {
     away.map(|(node, reason)| AwayNode { node, reason }).collect()
 }
 
-fn report_away(away: &mut BTreeMap<String, String>, node: &str, reason: &str) {
-    if away.insert(node.to_owned(), reason.to_owned()).as_deref() != Some(reason) {
-        report(&AwayNode { node: node.into(), reason: reason.into() });
+fn node_names(agents: &AgentPods) -> BTreeSet<String> {
+    let running = agents.running.iter().map(|agent| agent.node.clone());
+    running.chain(agents.away.iter().map(|(node, _)| node.clone())).collect()
+}
+
+/// Reports a node without an answer, once for each reason.
+fn note_away(
+    away: &mut BTreeMap<String, String>,
+    AwayNode { node, reason }: AwayNode,
+    report: &mut impl FnMut(NodeEvent),
+) {
+    if away.insert(node.clone(), reason.clone()).as_ref() != Some(&reason) {
+        report(NodeEvent::Away { node, reason });
+    }
+}
+
+fn print_event(event: NodeEvent) {
+    match event {
+        NodeEvent::Listed(_) => (),
+        NodeEvent::Away { node, reason } => report(&AwayNode { node, reason }),
+        NodeEvent::Back(node) => anstream::eprintln!("node {} answers again", Plain(&node)),
+        NodeEvent::ListFailed(reason) => anstream::eprintln!("{}; trying again", Plain(reason)),
     }
 }
 

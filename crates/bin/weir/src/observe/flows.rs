@@ -114,8 +114,7 @@ impl FlowsCommand {
     }
 
     fn follow_cluster(&self, cluster: &ClusterAgents, out: &mut dyn Write) -> anyhow::Result<()> {
-        let mut words = words(&self.filter, self.verdict);
-        words.extend(["--follow".to_owned(), "--heartbeat".to_owned()]);
+        let words = follow_words(&self.filter, self.verdict);
         cluster.follow(&words, |lines| {
             let mut flows: Vec<FlowRecord> = lines.iter().filter_map(parse).collect();
             sort(&mut flows);
@@ -194,7 +193,15 @@ fn words(filter: &ObserveFilter, verdict: Option<VerdictArg>) -> Vec<String> {
     words
 }
 
-fn parse(line: &AgentLine) -> Option<FlowRecord> {
+/// The command that prints the flows of one agent as they change.
+pub(crate) fn follow_words(filter: &ObserveFilter, verdict: Option<VerdictArg>) -> Vec<String> {
+    let mut words = words(filter, verdict);
+    words.extend(["--follow".to_owned(), "--heartbeat".to_owned()]);
+    words
+}
+
+/// Reads a line of an agent. Prints why it is not a flow; an empty line is none.
+pub(crate) fn parse(line: &AgentLine) -> Option<FlowRecord> {
     let mut records = read_records(line.line.as_bytes());
     match records.next()? {
         Ok(record) => Some(record),

@@ -8,9 +8,9 @@ use weir_flows::{FlowsPage, PoliciesPage};
 use crate::{drops::fetch, failure::Failure, present::plain::Plain, status};
 
 /// The time that the agent may wait for new flows before it answers, in seconds.
-const POLL_SECONDS: u64 = 20;
+pub(crate) const POLL_SECONDS: u64 = 20;
 /// The shortest time between two requests for new flows. The agent unites the changes meanwhile.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The agent at an address.
 pub(crate) struct LocalAgent<'a>(pub(crate) &'a str);
@@ -52,7 +52,8 @@ impl LocalAgent<'_> {
         self.request("/policies", 0)
     }
 
-    fn page(&self, after: u64, wait: u64) -> anyhow::Result<FlowsPage> {
+    /// The flows that changed after a number. The agent waits for one, for at most this many seconds.
+    pub(crate) fn page(&self, after: u64, wait: u64) -> anyhow::Result<FlowsPage> {
         self.request(&format!("/flows?after={after}&wait={wait}"), wait)
     }
 

@@ -8,9 +8,10 @@ mod local;
 mod top;
 
 pub(crate) use self::{
-    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, report as report_away},
+    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, NodeEvent, report as report_away},
     bundle::BundleCommand,
     filter::{ObserveFilter, VerdictArg},
-    flows::FlowsCommand,
+    flows::{FlowsCommand, follow_words, parse},
+    local::{LocalAgent, POLL_INTERVAL, POLL_SECONDS},
     top::TopCommand,
 };

@@ -17,6 +17,7 @@ const MAX_ENDS: usize = 300;
 pub(super) fn requests(snapshot: &Snapshot) -> Vec<PageRequest> {
     let mut requests =
         vec![PageRequest::Overview, PageRequest::Policies, PageRequest::Flows { after: 0 }];
+    requests.push(PageRequest::Drops { after: 0 });
     let ids = snapshot.loaded.world.policies.keys();
     requests.extend(ids.map(|id| PageRequest::Policy { id: id.to_string() }));
     let places = 0..snapshot.places.names.len();

@@ -8,7 +8,16 @@ use std::{
 use serde_json::{Value, json};
 use weir_web::{PageData, PageError, PageRequest};
 
-use super::{UiInput, explain, flows::FlowLog, overview, policies, snapshot::Snapshot, what_if};
+use super::{
+    UiInput,
+    drops::DropLog,
+    explain,
+    flows::FlowLog,
+    live::{self, LiveAgents},
+    overview, policies,
+    snapshot::Snapshot,
+    what_if,
+};
 use crate::failure::Failure;
 
 /// The page about one input.
@@ -16,14 +25,24 @@ pub(super) struct Session {
     input: UiInput,
     snapshot: RwLock<Arc<Snapshot>>,
     flows: Option<FlowLog>,
+    drops: Option<DropLog>,
 }
 
 impl Session {
     /// Reads the input.
     pub(super) fn load(input: UiInput) -> anyhow::Result<Self> {
         let snapshot = RwLock::new(Arc::new(Snapshot::load(&input)?));
+        if input.live {
+            let (flows, drops) = (FlowLog::live(), DropLog::default());
+            let agents = match &input.agent {
+                Some(address) => LiveAgents::One(address.clone()),
+                None => LiveAgents::Cluster(input.source.access(), input.agent_namespace.clone()),
+            };
+            live::start(agents, &flows, &drops);
+            return Ok(Session { input, snapshot, flows: Some(flows), drops: Some(drops) });
+        }
         let flows = input.flows.as_deref().map(FlowLog::open).transpose()?;
-        Ok(Session { input, snapshot, flows })
+        Ok(Session { input, snapshot, flows, drops: None })
     }
 
     /// The current snapshot. It stays valid while the input is read again.
@@ -65,6 +84,10 @@ impl Session {
             }
             PageRequest::Flows { after } => Ok(match &self.flows {
                 Some(log) => log.changes(snapshot, *after),
+                None => json!({"available": false}),
+            }),
+            PageRequest::Drops { after } => Ok(match &self.drops {
+                Some(log) => log.changes(*after),
                 None => json!({"available": false}),
             }),
             PageRequest::Reload => {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+mod agents;
+mod live;
 mod webdriver;
 
 use std::{
@@ -34,7 +36,10 @@ struct Ui {
 
 impl Ui {
     fn start(arguments: &[&str]) -> Self {
-        let mut process = weir(&["ui"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        Ui::from_process(weir(&["ui"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn from_process(mut process: Child) -> Self {
         let mut url = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
         let url = url.trim().to_owned();
@@ -202,7 +207,7 @@ fn the_keyboard_alone_leads_to_an_explanation_and_back() {
 fn every_control_has_a_name_and_both_themes_are_readable() {
     let (ui, browser) = (Ui::shop(), Browser::start());
     open(&browser, &ui.url);
-    for tab in ["map", "matrix", "policies", "whatif", "flows"] {
+    for tab in ["map", "matrix", "policies", "whatif", "flows", "drops"] {
         browser.click(&format!("#tab-{tab}"));
         browser
             .wait("return document.getElementById('view').getAttribute('aria-busy') === 'false'");
@@ -346,63 +351,4 @@ fn an_exported_page_needs_no_server() {
     assert_eq!(browser.console(), Vec::<String>::new());
     let requests = browser.requests();
     assert!(requests.iter().all(|url| url.starts_with("file://")), "{requests:?}");
-}
-
-/// A line of a recording.
-fn flow(from: &str, to: &str, port: u16, verdict: &str, time: &str) -> String {
-    let end = |name: &str| {
-        let parts: Vec<&str> = name.split('/').collect();
-        serde_json::json!({"namespace": parts[0], "kind": parts[1], "name": parts[2], "pod": "gone"})
-    };
-    let record = serde_json::json!({
-        "schemaVersion": "weir.dev/flow/v1", "node": "n1", "verdict": verdict, "from": end(from),
-        "to": end(to), "protocol": "TCP", "port": port, "policies": [{"kind": "NetworkPolicy",
-        "namespace": "shop", "name": "api", "direction": "ingress", "rule": 0, "effect": "allow"}],
-        "firstSeen": time, "lastSeen": time, "connections": 7,
-        "sampling": {"source": "conntrack", "complete": true},
-    });
-    format!("{record}\n")
-}
-
-#[test]
-fn flows_arrive_while_the_page_is_open_and_mark_unused_connections() {
-    let command = ["ui", "-f", "examples/shop/manifests", "--flows", "-"];
-    let mut process = weir(&command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = process.stdin.take().unwrap();
-    let mut url = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    let ui = Ui { process, url: url.trim().to_owned() };
-    let time = "2026-01-02T03:04:05Z";
-    let used = flow("shop/Deployment/web", "shop/Deployment/api", 8080, "allow", time);
-    input.write_all(used.as_bytes()).unwrap();
-    let browser = Browser::start();
-    open(&browser, &ui.url);
-    browser.click("#tab-flows");
-    browser.wait_for_text("#view", "shop/deployment/api");
-    let denied = flow("shop/Deployment/web", "shop/StatefulSet/db", 5432, "deny", time);
-    input.write_all(b"not a record\n").unwrap();
-    input.write_all(denied.as_bytes()).unwrap();
-    let text = browser.wait_for_text("#view", "5432/TCP");
-    assert!(text.contains("NetworkPolicy shop/api ingress"), "{text}");
-    assert!(text.contains("1 wrong line"), "{text}");
-    browser.click("[aria-label='Explain shop/deployment/web to shop/statefulset/db 5432/TCP']");
-    browser.wait_for_text("#panel .explanation", "Smallest fix");
-    browser.picture("flows-light");
-
-    // After a reload, the map distinguishes the connections that were used.
-    browser.click("#reload");
-    browser.click("#tab-map");
-    browser.wait("return document.querySelector('.edge.unused')");
-    let kinds = browser.run(
-        "return [...document.querySelectorAll('.edge')].map((edge) => [edge.nextElementSibling.textContent, edge.classList.contains('unused')])",
-        &[],
-    );
-    let kinds: Vec<(String, bool)> = serde_json::from_value(kinds).unwrap();
-    let is_unused = |from: &str, to: &str| {
-        let start = format!("{from} → {to}:");
-        kinds.iter().find(|(title, _)| title.starts_with(&start)).map(|(_, unused)| *unused)
-    };
-    assert_eq!(is_unused("shop/deployment/web", "shop/deployment/api"), Some(false));
-    assert_eq!(is_unused("shop/deployment/api", "payments/deployment/checkout"), Some(true));
-    browser.picture("map-unused-light");
 }

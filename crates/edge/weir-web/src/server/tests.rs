@@ -106,6 +106,36 @@ fn a_body_that_is_too_large_is_rejected() {
 }
 
 #[test]
+fn every_rejected_request_says_why() {
+    let (address, token) = start();
+    let get = |path: &str, host: &str| {
+        ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    };
+    let own = address.to_string();
+    let json = "Content-Type: application/json\r\n";
+    let with_token = format!("{json}Weir-Token: {token}\r\n");
+    let large = "x".repeat(MAX_BODY_BYTES + 1);
+    let responses = [
+        ("421", get("/", "rebound.example")),
+        ("404", get("/secret", &own)),
+        ("405", get("/api", &own)),
+        ("401", post(address, json, "{}")),
+        ("415", post(address, "", "{}")),
+        ("403", post(address, &format!("{json}Origin: http://other.example\r\n"), "{}")),
+        ("400", post(address, &with_token, "{")),
+        ("413", post(address, &with_token, &large)),
+    ];
+    for (expected, response) in responses {
+        assert_eq!(status(&response), expected, "{response}");
+        let (_, body) = response.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{response}"));
+        assert_ne!(body["error"], "", "{response}");
+        assert_ne!(body["hint"], "", "{response}");
+        assert!(!response.contains(&token));
+    }
+}
+
+#[test]
 fn the_server_listens_on_loopback_only() {
     let server = Server::bind(0).unwrap();
     assert!(server.listener.local_addr().unwrap().ip().is_loopback());
