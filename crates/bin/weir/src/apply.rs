@@ -70,10 +70,13 @@ impl Loaded {
         generated_for.extend(manifests.generated_for);
         let mut routes = self.routes.clone();
         routes.extend(manifests.routes);
+        let mut hosts = self.hosts.clone();
+        hosts.extend(manifests.hosts);
         Loaded {
             world,
             owners,
             declared,
+            hosts,
             workloads,
             generated_for,
             findings: manifests.findings,

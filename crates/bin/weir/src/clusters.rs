@@ -270,6 +270,8 @@ pub(crate) fn joined(clusters: BTreeMap<Name, Loaded>) -> Loaded {
         ignores: Vec::new(),
         attachments,
         resolvers,
+        // No command for several clusters needs them.
+        hosts: BTreeMap::new(),
         routes,
         cluster_policy_version,
     }

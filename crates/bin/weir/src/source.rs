@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{Case, IgnoreAnnotation, Manifests, Route, RouteId};
+use weir_api::{Case, HostReference, IgnoreAnnotation, Manifests, Route, RouteId};
 use weir_engine::Locality;
 use weir_kube::{Access, ApiError, ClusterKinds};
 use weir_model::{
@@ -122,6 +122,8 @@ pub(crate) struct Loaded {
     pub(crate) attachments: BTreeMap<PodId, Attachments>,
     /// The DNS servers of pods with their own.
     pub(crate) resolvers: BTreeMap<PodId, Vec<IpAddr>>,
+    /// The hosts that containers name, if the command needs them.
+    pub(crate) hosts: BTreeMap<PodId, Vec<HostReference>>,
     /// The Ingresses and Gateway routes.
     pub(crate) routes: BTreeMap<RouteId, Route>,
     /// The `apiVersion` of the input's ClusterNetworkPolicies.
@@ -222,7 +224,7 @@ impl SourceArgs {
                 paths,
                 rendered: &rendered,
                 namespace: self.namespace(),
-                declared_ports: kinds.declared_ports(),
+                pod_details: kinds.pod_details(),
             })?
         };
         let loaded = self.pod_network.apply(loaded)?;
@@ -371,6 +373,7 @@ impl From<Manifests> for Loaded {
             ignores,
             unjudged: attachments,
             resolvers,
+            hosts,
             routes,
             cluster_policy_version,
             ..
@@ -401,6 +404,7 @@ impl From<Manifests> for Loaded {
             ignores,
             attachments,
             resolvers,
+            hosts,
             routes,
             cluster_policy_version,
         }

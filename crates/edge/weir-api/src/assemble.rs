@@ -13,7 +13,7 @@ use weir_model::{
 };
 
 use crate::{
-    DeclaredPorts, Manifests, ObjectList, Route, RouteId, WorkloadRef, address,
+    HostReference, Manifests, ObjectList, PodDetails, Route, RouteId, WorkloadRef, address,
     lower::{Lowered, PodTraits, PrimaryNetwork, Template, keep},
     stricter::{stricter, without_lines},
 };
@@ -35,10 +35,12 @@ pub(crate) struct Assembly {
     /// The owners of each pod, by kind and name.
     owned: BTreeMap<PodId, Vec<(Name, Name)>>,
     declared: BTreeMap<PodId, Vec<PortRange>>,
-    /// Whether to keep the ports that pods declare.
-    pub(crate) declared_ports: DeclaredPorts,
+    /// What to keep of the containers of pods.
+    pub(crate) pod_details: PodDetails,
     /// The DNS servers of pods with their own.
     resolvers: BTreeMap<PodId, Vec<IpAddr>>,
+    /// The hosts that containers name.
+    hosts: BTreeMap<PodId, Vec<HostReference>>,
     /// The networks that pods request.
     attached: BTreeMap<PodId, Attachments>,
     primary_networks: Vec<PrimaryNetwork>,
@@ -68,6 +70,7 @@ impl Assembly {
             declared: self.declared,
             unjudged,
             resolvers: self.resolvers,
+            hosts: self.hosts,
             generated_for: self.generated_for,
             requested,
             synthetic,
@@ -114,8 +117,11 @@ impl Assembly {
     }
 
     fn put_traits(&mut self, id: &PodId, traits: PodTraits) {
-        let PodTraits { declared, networks, resolvers } = traits;
-        if !declared.is_empty() && self.declared_ports == DeclaredPorts::Keep {
+        let PodTraits { declared, networks, resolvers, hosts } = traits;
+        if !hosts.is_empty() {
+            self.hosts.insert(id.clone(), hosts);
+        }
+        if !declared.is_empty() && self.pod_details >= PodDetails::Ports {
             self.declared.insert(id.clone(), declared);
         }
         if !resolvers.is_empty() {

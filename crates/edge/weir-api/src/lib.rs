@@ -48,6 +48,7 @@ mod assemble;
 mod case;
 mod check;
 pub mod document;
+mod hosts;
 mod lower;
 mod manifest;
 mod object_list;
@@ -61,6 +62,7 @@ pub use address::PodNetworks;
 pub use assemble::{CONFLICT, DUPLICATE, assign_addresses, is_equivalent, merge};
 pub use case::{Case, CaseObjects, cases};
 pub use document::Tree;
+pub use hosts::HostReference;
 pub use lower::{
     Lowering, MODE_ANNOTATION, Route, RouteBackend, RouteId, UNRESOLVED_NAME, address, object,
 };
@@ -68,6 +70,6 @@ pub use manifest::{manifest, manifest_in_version, manifest_json};
 pub use object_list::ObjectList;
 pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};
 pub use reader::{
-    DeclaredPorts, IgnoreAnnotation, ManifestReader, Manifests, UNRENDERED, WorkloadRef,
+    IgnoreAnnotation, ManifestReader, Manifests, PodDetails, UNRENDERED, WorkloadRef,
     is_configuration,
 };

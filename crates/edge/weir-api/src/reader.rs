@@ -13,9 +13,10 @@ use weir_model::{
 pub use self::ignore::IgnoreAnnotation;
 use self::intake::Intake;
 use crate::{
-    ObjectList, Route, RouteId,
+    HostReference, ObjectList, Route, RouteId,
     assemble::{self, Assembly},
     document::{self, MapEntry, Repeat, SyntaxError, Tree, TreeValue},
+    hosts,
     lower::{
         self, Guess, ListKind, LowerContext, Lowered, MISPLACED, NOT_AN_OBJECT, TOO_MANY, Template,
         keep,
@@ -38,6 +39,8 @@ pub struct Manifests {
     pub unjudged: BTreeMap<PodId, Attachments>,
     /// The DNS servers of the pods that use neither those of the cluster nor those of their node.
     pub resolvers: BTreeMap<PodId, Vec<IpAddr>>,
+    /// The hosts that the containers of each pod name, if [`PodDetails`] asks for them.
+    pub hosts: BTreeMap<PodId, Vec<HostReference>>,
     /// The policies that a controller generated, and for which object, such as
     /// `Memcached shop/cache`.
     pub generated_for: BTreeMap<PolicyId, Name>,
@@ -96,18 +99,21 @@ impl Manifests {
         }
         manifests.findings.iter_mut().for_each(|finding| finding.location = None);
         manifests.ignores.iter_mut().for_each(|ignore| ignore.location = None);
+        manifests.hosts.values_mut().flatten().for_each(|host| host.location = None);
         manifests
     }
 }
 
-/// Whether a reader keeps the ports that pods declare. Those of a large cluster take much memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeclaredPorts {
-    /// Keep them.
+/// What a reader keeps of the containers of pods. It takes much memory in a large cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodDetails {
+    /// Nothing.
+    None,
+    /// The declared ports.
     #[default]
-    Keep,
-    /// Leave them out: the caller does not need them.
-    Skip,
+    Ports,
+    /// The declared ports, and the hosts that the environment and the arguments name.
+    PortsAndHosts,
 }
 
 /// A workload.
@@ -150,9 +156,9 @@ impl ManifestReader {
         self
     }
 
-    /// Keeps or skips the ports that pods declare.
-    pub fn with_declared_ports(mut self, ports: DeclaredPorts) -> Self {
-        self.assembly.declared_ports = ports;
+    /// Sets what to keep of the containers of pods.
+    pub fn with_pod_details(mut self, details: PodDetails) -> Self {
+        self.assembly.pod_details = details;
         self
     }
 
@@ -236,7 +242,10 @@ impl ManifestReader {
                     Guess::Other => self.report_unknown_kind(kind, location),
                 }
             }
-            Some(lowered) => {
+            Some(mut lowered) => {
+                if self.assembly.pod_details == PodDetails::PortsAndHosts {
+                    hosts::add(&mut lowered, file, tree);
+                }
                 if let Lowered::Template(Template { inferred: Some(kind), .. }) = &lowered {
                     let location = Location { file: file.clone(), line: tree.line };
                     self.report_inferred(kind.clone(), location);

@@ -1,4 +1,4 @@
-use weir_api::{DeclaredPorts, Tree};
+use weir_api::{PodDetails, Tree};
 use weir_model::{Key, Name, PodId, PolicyId, PolicyKind, ServiceId};
 
 use crate::{NETWORK_POLICIES, OnMissing, Resource, WatchSpec};
@@ -29,6 +29,8 @@ pub enum ClusterKinds {
     Destinations,
     /// Also Ingresses and the routes of the Gateway API, if the user may list them.
     DestinationsAndRoutes,
+    /// The same, and the hosts that containers name in their environment and arguments.
+    DeclaredConnections,
     /// Also ClusterSetNetworkPolicies, for a reader that knows all clusters of the set, and
     /// destinations.
     PoliciesOfClusterSet,
@@ -64,16 +66,23 @@ impl ClusterKinds {
             ClusterKinds::Policies => &ALL[..7],
             ClusterKinds::PoliciesAndServices
             | ClusterKinds::Destinations
-            | ClusterKinds::DestinationsAndRoutes => &ALL,
+            | ClusterKinds::DestinationsAndRoutes
+            | ClusterKinds::DeclaredConnections => &ALL,
             ClusterKinds::PoliciesOfClusterSet => &OF_CLUSTER_SET,
         }
     }
 
-    /// Whether the reader needs the ports that pods declare.
-    pub fn declared_ports(self) -> DeclaredPorts {
+    /// Whether Ingresses and routes are read.
+    pub(crate) fn has_routes(self) -> bool {
+        matches!(self, ClusterKinds::DestinationsAndRoutes | ClusterKinds::DeclaredConnections)
+    }
+
+    /// What the reader needs of the containers of pods.
+    pub fn pod_details(self) -> PodDetails {
         match self {
-            ClusterKinds::Policies => DeclaredPorts::Skip,
-            _ => DeclaredPorts::Keep,
+            ClusterKinds::DeclaredConnections => PodDetails::PortsAndHosts,
+            ClusterKinds::Policies => PodDetails::None,
+            _ => PodDetails::Ports,
         }
     }
 

@@ -88,7 +88,7 @@ async fn read_all(
     kinds: ClusterKinds,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Manifests, ApiError> {
-    let mut reader = ManifestReader::new().with_declared_ports(kinds.declared_ports());
+    let mut reader = ManifestReader::new().with_pod_details(kinds.pod_details());
     let (mut nodes_error, mut services_error) = (None, None);
     let all = kinds.kinds();
     for (done, kind) in all.iter().enumerate() {
@@ -110,7 +110,7 @@ async fn read_all(
     }
     let memcacheds_error = read_memcacheds(client, &mut reader).await?;
     let mut routes_error = None;
-    if kinds == ClusterKinds::DestinationsAndRoutes {
+    if kinds.has_routes() {
         routes_error = read_routes(client, &mut reader).await?;
     }
     let mut manifests = reader.finish().of_cluster();

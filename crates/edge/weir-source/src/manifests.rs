@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_api::{Case, DeclaredPorts, ManifestReader, Manifests};
+use weir_api::{Case, ManifestReader, Manifests, PodDetails};
 
 use crate::{
     files::{LoadError, collect, read_manifests, read_to_end},
@@ -22,8 +22,8 @@ pub struct ManifestInput<'a> {
     pub rendered: &'a [(String, Vec<u8>)],
     /// The namespace of objects without one; `None` for `default`.
     pub namespace: Option<&'a str>,
-    /// Whether to keep the ports that pods declare.
-    pub declared_ports: DeclaredPorts,
+    /// What to keep of the containers of pods.
+    pub pod_details: PodDetails,
 }
 
 impl ManifestInput<'_> {
@@ -34,7 +34,7 @@ impl ManifestInput<'_> {
     pub fn load(&self, stdin: &mut dyn Read) -> Result<Manifests, LoadError> {
         let mut reader = ManifestReader::new()
             .with_default_namespace(self.namespace)
-            .with_declared_ports(self.declared_ports);
+            .with_pod_details(self.pod_details);
         let mut seen = BTreeSet::new();
         let mut trees = Vec::new();
         for path in self.paths {

@@ -1,5 +1,6 @@
-//! `weir recommend`: policies from observed flows.
+//! `weir recommend`: policies from observed flows and from manifests.
 
+mod declared;
 mod outcome;
 mod recording;
 mod test_file;
@@ -27,15 +28,21 @@ use crate::{
     diff::PolicyDiff,
     exit::Exit,
     failure::Failure,
+    ingress::IngressArgs,
     present::{self, Format, Schema, progress::Progress},
     source::{self, Loaded, SourceArgs},
 };
 
-/// Derive least-privilege NetworkPolicies from observed flows
+/// Derive least-privilege NetworkPolicies from observed flows and from manifests
 ///
 /// Prints one NetworkPolicy for each workload. It allows the recorded connections and DNS, and
 /// nothing else. A comment above each rule names the evidence for it. Policies select workloads by
 /// labels that a rollout does not change.
+///
+/// With --from-manifests, the policies also allow the connections that the input declares: to
+/// Services that containers name in `env`, `command` and `args`, from ingress controllers to the
+/// backends of Ingresses and Gateway routes, and from outside to Services of type LoadBalancer and
+/// NodePort. Values from ConfigMaps and Secrets are not read.
 ///
 /// The policies are meant to replace the NetworkPolicies of their namespaces. Before it prints them,
 /// weir tests every recorded flow against them, together with the policies of the other tiers and
@@ -45,7 +52,7 @@ use crate::{
 /// eBPF nodes without connection tracking, are missing, and the policies deny them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml"
+    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml"
 )]
 pub(crate) struct RecommendCommand {
     #[command(flatten)]
@@ -57,6 +64,11 @@ pub(crate) struct RecommendCommand {
     /// count [repeatable]
     #[arg(long, value_name = "FILE")]
     drops: Vec<PathBuf>,
+    /// Also allow the connections that the manifests, or the objects of the cluster, declare
+    #[arg(long)]
+    from_manifests: bool,
+    #[command(flatten)]
+    ingress: IngressArgs,
     /// Also recommend policies for kube-system, kube-public and kube-node-lease
     #[arg(long, conflicts_with = "namespace")]
     system_namespaces: bool,
@@ -79,13 +91,22 @@ const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-l
 
 impl RecommendCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        if self.flows.is_empty() && self.drops.is_empty() {
-            let hint = "record some with `weir flows -o json`, and give the file with --flows";
+        if self.flows.is_empty() && self.drops.is_empty() && !self.from_manifests {
+            let hint = "record some with `weir flows -o json`, and give the file with --flows; or \
+                        derive policies from manifests alone with --from-manifests";
             return Err(Failure::new("there are no observed flows", hint).into());
         }
-        let loaded = self.source.load_complete(ClusterKinds::DestinationsAndRoutes)?;
+        let kinds = match self.from_manifests {
+            true => ClusterKinds::DeclaredConnections,
+            false => ClusterKinds::DestinationsAndRoutes,
+        };
+        let loaded = self.source.load_complete(kinds)?;
         let workloads = workloads::of(&loaded);
-        let recording = self.record(&loaded)?;
+        let mut recording = self.record(&loaded)?;
+        if self.from_manifests {
+            let declared = declared::find(&loaded, &self.ingress, self.source.namespace())?;
+            recording.add_declared(declared);
+        }
         self.check_usable(&recording)?;
         let is_in_scope = |namespace: &str| self.is_in_scope(namespace);
         let recommendation = weir_recommend::recommend(&Request {
@@ -143,6 +164,13 @@ impl RecommendCommand {
             return Ok(());
         }
         outcome::print_notes(recording.notes());
+        if self.flows.is_empty() && self.drops.is_empty() {
+            let what =
+                "the manifests declare no connection of a pod for which to recommend a policy";
+            let hint = "give the manifests of Services and Ingresses too, or record flows with `weir \
+                        flows -o json`";
+            return Err(Failure::new(what, hint));
+        }
         let what = "the recording has no usable flow of a pod for which to recommend a policy";
         let hint = "record flows of these pods with `weir flows -o json`, and check that -f, -n or \
                     --context select the cluster and the namespace of the recording";

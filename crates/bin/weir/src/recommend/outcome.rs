@@ -62,13 +62,19 @@ pub(super) fn broken(
 impl Outcome {
     /// The number of flows and drops behind the policies, as text.
     pub(crate) fn summary(&self) -> String {
-        let flows = count(self.recording.flows.len(), "flow");
-        let records = count(self.recording.used, "record");
+        let Recording { flows, declared, used, .. } = &self.recording;
+        let recorded = count(flows.len().saturating_sub(*declared), "flow");
+        let records = count(*used, "record");
         let policies = match self.recommendation.policies.len() {
             1 => "1 policy".to_owned(),
             more => format!("{more} policies"),
         };
-        format!("{policies} from {flows} in {records}")
+        let declared = count(*declared, "declared connection");
+        match (used, self.recording.declared) {
+            (_, 0) => format!("{policies} from {recorded} in {records}"),
+            (0, _) => format!("{policies} from {declared}"),
+            _ => format!("{policies} from {recorded} in {records} and {declared}"),
+        }
     }
 
     /// Everything that the reader should know beside the policies.
@@ -88,7 +94,12 @@ impl Outcome {
 
     pub(super) fn print_broken(&self) {
         if self.broken.is_empty() {
-            let flows = count(self.recording.flows.len(), "recorded flow");
+            let noun = match (self.recording.declared, self.recording.used) {
+                (0, _) => "recorded flow",
+                (_, 0) => "declared connection",
+                _ => "recorded and declared connection",
+            };
+            let flows = count(self.recording.flows.len(), noun);
             anstream::eprintln!("{flows} tested against the policies: all are allowed");
             return;
         }
@@ -102,7 +113,7 @@ impl Outcome {
 impl Recording {
     /// The records that are no evidence, and why.
     pub(super) fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes = self.declared_notes.clone();
         let Recording { denied, without_port, incomplete, unknown, .. } = self;
         if *denied > 0 {
             notes.push(format!("ignored {} of denied packets", count(*denied, "record")));

@@ -7,13 +7,17 @@ use weir_flows::{FlowRecord, FlowVerdict, RecordEnd};
 use weir_model::{Name, PodId, Protocol};
 use weir_recommend::{Evidence, EvidenceKind, ObservedEnd, ObservedFlow};
 
-use super::workloads;
+use super::{declared::DeclaredFlows, workloads};
 use crate::{drops::Dropped, failure::Failure, present::plain::Plain, source::Loaded};
 
 /// The flows of recordings, each once, and the records that are no evidence.
 pub(crate) struct Recording {
     /// The flows.
     pub(crate) flows: Vec<ObservedFlow>,
+    /// The number of connections that manifests declare.
+    pub(crate) declared: usize,
+    /// Remarks about connections that manifests do not show.
+    pub(crate) declared_notes: Vec<String>,
     /// The number of records that were used.
     pub(crate) used: usize,
     /// The number of records of denied packets.
@@ -24,6 +28,15 @@ pub(crate) struct Recording {
     pub(crate) incomplete: usize,
     /// The pods and workloads of records that the input does not have.
     pub(crate) unknown: BTreeMap<String, usize>,
+}
+
+impl Recording {
+    /// Adds the connections that manifests declare.
+    pub(super) fn add_declared(&mut self, declared: DeclaredFlows) {
+        self.declared = declared.flows.len();
+        self.flows.extend(declared.flows);
+        self.declared_notes.extend(declared.notes);
+    }
 }
 
 /// The flows so far, by their ends and port.
@@ -48,6 +61,8 @@ impl<'a> Reader<'a> {
         }
         let recording = Recording {
             flows: Vec::new(),
+            declared: 0,
+            declared_notes: Vec::new(),
             used: 0,
             denied: 0,
             without_port: 0,

@@ -1,6 +1,6 @@
 //! Recommended policies: their output, their tests, and their effect on packets.
 
-use std::fs;
+use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
 
 use serde_json::Value;
 
@@ -67,13 +67,16 @@ fn the_recorded_flows_of_the_shop_pass_and_95_percent_of_the_others_are_denied()
     );
     let file = folder.path().join("pairs.yaml");
     fs::write(&file, case).unwrap();
+    check_with_packets(&file, denied);
+}
+
+/// Runs a policy test with real packets: all that is expected to pass must pass, and at least 95 % of
+/// the others must be denied.
+fn check_with_packets(file: &Path, denied: usize) {
     let result = json(&weir(&format!("test --datapath nftables {} -o json", file.display())));
-    let failed: Vec<&Value> = result["cases"][0]["probes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|probe| probe["expect"] != probe["verdict"])
-        .collect();
+    let probes = result["cases"][0]["probes"].as_array().unwrap();
+    let failed: Vec<&Value> =
+        probes.iter().filter(|probe| probe["expect"] != probe["verdict"]).collect();
     assert!(failed.iter().all(|probe| probe["expect"] == "deny"), "{failed:?}");
     assert!(failed.len() * 20 <= denied, "{} of {denied} pass: {failed:?}", failed.len());
 }
@@ -216,4 +219,214 @@ fn a_recording_without_a_usable_record_is_an_error() {
         assert!(text.contains("hint: "), "{text}");
         assert_eq!(text.contains("note: ignored"), !input.is_empty(), "{text}");
     }
+}
+
+/// A small random number generator: the same clusters in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// A workload of a random cluster, and its labels.
+struct RandomWorkload {
+    namespace: &'static str,
+    name: String,
+    labels: String,
+}
+
+const RANDOM_PORTS: [(u16, &str); 3] = [(8080, "TCP"), (9090, "TCP"), (5000, "UDP")];
+
+/// Workloads with labels of different styles: a name of their own, a component of an application, or
+/// only labels that also a version or a rollout sets.
+fn random_workloads(random: &mut Random) -> Vec<RandomWorkload> {
+    let workload = |at: usize| {
+        let labels = match random.below(3) {
+            0 => format!("app: w{at}"),
+            1 => format!("app.kubernetes.io/name: suite, app.kubernetes.io/component: c{at}"),
+            _ => format!("app: suite, tier: t{at}, app.kubernetes.io/version: \"1.{at}\""),
+        };
+        let namespace = ["red", "green", "blue"][random.below(3)];
+        RandomWorkload { namespace, name: format!("w{at}"), labels }
+    };
+    (0..7).map(workload).collect()
+}
+
+fn random_manifests(workloads: &[RandomWorkload]) -> String {
+    let mut text = String::new();
+    for namespace in ["red", "green", "blue", "kube-system"] {
+        writeln!(text, "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n---")
+            .unwrap();
+    }
+    let dns = RandomWorkload {
+        namespace: "kube-system",
+        name: "coredns".into(),
+        labels: "k8s-app: kube-dns".into(),
+    };
+    for RandomWorkload { namespace, name, labels } in workloads.iter().chain([&dns]) {
+        writeln!(
+            text,
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec:\n  selector: {{matchLabels: {{{labels}}}}}\n  template:\n    metadata: {{labels: {{{labels}}}}}\n    \
+             spec: {{containers: [{{name: main, image: x}}]}}\n---"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// A recorded connection: indexes of workloads and of a port.
+type RandomFlow = (usize, usize, usize);
+
+fn record(workloads: &[RandomWorkload], (from, to, port): RandomFlow) -> String {
+    let end = |at: usize| {
+        let RandomWorkload { namespace, name, .. } = &workloads[at];
+        serde_json::json!({"namespace": namespace, "kind": "Deployment", "name": name, "pod": name})
+    };
+    let (port, protocol) = RANDOM_PORTS[port];
+    let record = serde_json::json!({
+        "schemaVersion": "weir.dev/flow/v1", "node": "n1", "verdict": "allow", "from": end(from),
+        "to": end(to), "protocol": protocol, "port": port, "policies": [],
+        "firstSeen": "2026-11-16T17:30:00Z", "lastSeen": "2026-11-16T17:30:00Z", "connections": 3,
+        "sampling": {"source": "conntrack", "complete": true},
+    });
+    record.to_string()
+}
+
+#[test]
+fn the_recorded_flows_of_random_clusters_pass_and_95_percent_of_the_others_are_denied() {
+    for seed in 1..=3 {
+        let mut random = Random(seed);
+        let workloads = random_workloads(&mut random);
+        let count = workloads.len();
+        let mut flows = BTreeSet::new();
+        while flows.len() < 10 {
+            let flow = (random.below(count), random.below(count), random.below(RANDOM_PORTS.len()));
+            if flow.0 != flow.1 {
+                flows.insert(flow);
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        fs::write(folder.path().join("cluster.yaml"), random_manifests(&workloads)).unwrap();
+        let records: Vec<String> = flows.iter().map(|flow| record(&workloads, *flow)).collect();
+        fs::write(folder.path().join("flows.jsonl"), records.join("\n")).unwrap();
+        let input = format!("-f {path}/cluster.yaml --flows {path}/flows.jsonl");
+        let output = weir(&format!("recommend {input} --write {path}/policies.yaml"));
+        assert_eq!(output.status.code(), Some(0), "seed {seed}: {}", stderr(&output));
+        assert!(stderr(&output).contains("10 recorded flows tested"), "{}", stderr(&output));
+
+        // Every pair of workloads, at every port.
+        let mut case = format!(
+            "name: all pairs of cluster {seed}\nmanifests: [{path}/cluster.yaml, {path}/policies.yaml]\nprobes:\n"
+        );
+        let mut denied = 0;
+        let name = |at: usize| format!("{}/{}", workloads[at].namespace, workloads[at].name);
+        for from in 0..count {
+            for to in (0..count).filter(|to| *to != from) {
+                for (at, (port, protocol)) in RANDOM_PORTS.iter().enumerate() {
+                    let is_recorded = flows.contains(&(from, to, at));
+                    denied += usize::from(!is_recorded);
+                    let expect = if is_recorded { "allow" } else { "deny" };
+                    writeln!(
+                        case,
+                        "- {{from: {{pod: {}}}, to: {{pod: {}}}, port: {port}, protocol: {protocol}, expect: {expect}}}",
+                        name(from),
+                        name(to)
+                    )
+                    .unwrap();
+                }
+            }
+        }
+        let file = folder.path().join("pairs.yaml");
+        fs::write(&file, case).unwrap();
+        check_with_packets(&file, denied);
+    }
+}
+
+/// The shop with Services, and containers that name them.
+const DECLARED: &str = "apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop}
+spec:
+  selector: {app: db}
+  ports: [{name: sql, port: 5432, targetPort: sql}, {name: metrics, port: 9187}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: checkout, namespace: payments}
+spec: {selector: {app: checkout}, ports: [{port: 443, targetPort: https}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: worker, namespace: shop}
+spec:
+  selector: {matchLabels: {app: worker}}
+  template:
+    metadata: {labels: {app: worker}}
+    spec:
+      containers:
+      - name: worker
+        image: x
+        env:
+        - {name: DATABASE_URL, value: 'postgres://worker:secret@db:5432/shop'}
+        - {name: BANK, value: 'https://bank.example.com/pay'}
+        args: ['--checkout-url=https://checkout.payments.svc.cluster.local/v1']
+";
+
+#[test]
+fn manifests_declare_connections() {
+    let apps = "recommend -f examples/shop/manifests/apps -f - --from-manifests -o json";
+    let output = weir_reading(apps, DECLARED);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let value = json(&output);
+    let policy = |workload: &str| {
+        let policies = value["policies"].as_array().unwrap();
+        policies.iter().find(|one| one["workloads"][0] == workload).unwrap().clone()
+    };
+    let evidence = |rule: &Value| rule["evidence"][0]["what"].as_str().unwrap().to_owned();
+    let worker = policy("shop/deployment/worker");
+    let reasons: Vec<String> = worker["egress"].as_array().unwrap().iter().map(evidence).collect();
+    let database = "shop/deployment/worker to shop/statefulset/db, port 5432/TCP: env DATABASE_URL names \
+                    Service shop/db";
+    let checkout = "shop/deployment/worker to payments/deployment/checkout, port 8443/TCP: args names \
+                    Service payments/checkout";
+    assert!(reasons.iter().any(|reason| reason == database), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason == checkout), "{reasons:?}");
+    assert_eq!(worker["egress"][0]["evidence"][0]["location"], "-:25", "{worker}");
+    assert!(!value.to_string().contains("secret"), "{value}");
+    let db = policy("shop/statefulset/db");
+    let ports = &db["object"]["spec"]["ingress"][0]["ports"];
+    assert_eq!(
+        *ports,
+        serde_json::json!([{"protocol": "TCP", "port": 5432}]),
+        "only the named port"
+    );
+    let note = "shop/deployment/worker names bank.example.com (env BANK), which is not a Service";
+    assert!(value["notes"].to_string().contains(note), "{}", value["notes"]);
+}
+
+#[test]
+fn routes_and_published_services_declare_connections() {
+    let files = "-f examples/shop/manifests/apps -f examples/shop/services.yaml -f examples/shop/ingress.yaml";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let written = format!("--write {path}/policies.yaml --tests {path}/tests.yaml");
+    let output = weir(&format!("recommend {files} --from-manifests {written}"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read_to_string(folder.path().join("policies.yaml")).unwrap();
+    for reason in [
+        "# manifest: ingress-nginx/deployment/controller to shop/deployment/api, port 8080/TCP: \
+         shop/ingress/shop leads to it",
+        "# manifest: clients outside to shop/deployment/web, port 8080/TCP: Service shop/web is of type \
+         LoadBalancer (examples/shop/services.yaml:2)",
+    ] {
+        assert!(text.contains(reason), "{reason}\n{text}");
+    }
+    // The written tests pass with real packets.
+    let output = weir(&format!("test --datapath nftables {path}/tests.yaml"));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
 }

@@ -45,6 +45,7 @@ pub(crate) use values::one_of;
 pub(crate) use workload::{Template, TemplatePod, workload_kind};
 
 use crate::{
+    HostReference,
     document::{Tree, quote},
     stricter::without_lines,
 };
@@ -84,6 +85,8 @@ pub(crate) struct PodTraits {
     pub(crate) networks: Attachments,
     /// Its DNS servers, if it does not use those of the cluster or of its node.
     pub(crate) resolvers: Vec<IpAddr>,
+    /// The hosts that its containers name. Empty unless the reader keeps them.
+    pub(crate) hosts: Vec<HostReference>,
 }
 
 /// Lowers objects one after the other, for any length of time. Objects share equal texts, which are

@@ -30,7 +30,8 @@ pub(crate) fn pod(ctx: &mut LowerContext, tree: &Tree) -> Option<Lowered> {
     });
     let declared = tree.get("spec").map(declared_ports).unwrap_or_default();
     let networks = network::attachments(ctx, tree);
-    let traits = PodTraits { declared, networks, resolvers: resolvers(tree) };
+    let resolvers = resolvers(tree);
+    let traits = PodTraits { declared, networks, resolvers, hosts: Vec::new() };
     Some(Lowered::Pod { pod, owners: meta.owners, traits })
 }
 

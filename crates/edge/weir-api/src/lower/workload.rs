@@ -237,10 +237,9 @@ fn template_pod(
             declared.extend(all);
         }
         let networks = network::attachments(ctx, tree);
-        TemplatePod {
-            pod,
-            traits: PodTraits { declared, networks, resolvers: pod::resolvers(tree) },
-        }
+        let resolvers = pod::resolvers(tree);
+        let traits = PodTraits { declared, networks, resolvers, hosts: Vec::new() };
+        TemplatePod { pod, traits }
     })
 }
 

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::check;
-use crate::{DeclaredPorts, ManifestReader, testing::read};
+use crate::{ManifestReader, PodDetails, testing::read};
 
 /// The pods of each workload.
 fn owners(text: &str) -> String {
@@ -246,10 +246,10 @@ fn pods_with_dns_servers_of_their_own_are_known() {
 #[test]
 fn declared_ports_can_be_skipped() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: m, ports: [{containerPort: 80}]}]}}";
-    let ports = |ports: DeclaredPorts| {
-        let mut reader = ManifestReader::new().with_declared_ports(ports);
+    let ports = |ports: PodDetails| {
+        let mut reader = ManifestReader::new().with_pod_details(ports);
         reader.read_file("a.yaml".into(), pod.as_bytes());
         reader.finish().declared.len()
     };
-    assert_eq!((ports(DeclaredPorts::Keep), ports(DeclaredPorts::Skip)), (1, 0));
+    assert_eq!((ports(PodDetails::Ports), ports(PodDetails::None)), (1, 0));
 }
