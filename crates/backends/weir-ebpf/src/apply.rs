@@ -4,8 +4,8 @@ use std::{
 };
 
 use weir_datapath::{
-    ApplyError, ApplyErrorKind, Datapath, Diagnostics, Drift, EndingFlows, Established, Guard,
-    Mode, TerminateFlows,
+    ApplyError, ApplyErrorKind, ConntrackUse, Datapath, Diagnostics, Drift, EndingFlows,
+    Established, FastLaneState, Guard, Mode, PacketPath, TerminateFlows,
 };
 use weir_model::{IpFamily, Protocol};
 use weir_netfilter::{BlockedReply, Tuple};
@@ -43,6 +43,7 @@ pub struct Ebpf {
     cut: CutConnections,
     /// `None` if all packets go the normal way.
     lane: Option<FastLane>,
+    conntrack: ConntrackUse,
 }
 
 /// The connections that changes cut.
@@ -92,6 +93,7 @@ impl Ebpf {
             has_unknown_flows,
             cut,
             lane,
+            conntrack: ConntrackUse::Unknown,
         })
     }
 
@@ -240,6 +242,7 @@ impl Datapath for Ebpf {
     }
 
     fn installed(&mut self) -> Result<Installed, ApplyError> {
+        self.conntrack = self.kernel.conntrack_use();
         self.count_cut().map_err(failed_io("cannot read counters"))?;
         let current = self.current.take().map(|(_, installation)| installation);
         self.orphans.extend(current.filter(|installation| !installation.has_names()));
@@ -297,6 +300,7 @@ impl Datapath for Ebpf {
     }
 
     fn drift(&mut self, planner: &EbpfPlanner) -> Result<Drift, ApplyError> {
+        self.conntrack = self.kernel.conntrack_use();
         self.maintain_lane()?;
         let Some((number, installation)) = &self.current else { return Ok(Drift::Changed) };
         let numbers = self.kernel.installations().map_err(failed("cannot list the rules"))?;
@@ -349,6 +353,11 @@ impl Diagnostics<EbpfPlanner> for Ebpf {
 
     fn rule_count(&self) -> Option<usize> {
         None
+    }
+
+    fn packet_path(&self) -> Option<PacketPath> {
+        let fast_lane = self.lane.as_ref().map_or(FastLaneState::Off, FastLane::state);
+        Some(PacketPath { conntrack: self.conntrack, fast_lane })
     }
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_model::{Direction, Flow, Peers, Program, Protocol, Rule, Verdict};
 
-use crate::{ApplyError, EnforceGuard, FormerAddresses, Guard, Journal, Planner};
+use crate::{ApplyError, EnforceGuard, FormerAddresses, Guard, Journal, PacketPath, Planner};
 
 /// A machine that enforces plans. All I/O of a backend is here, and no decision.
 pub trait Datapath {
@@ -143,4 +143,9 @@ pub trait Diagnostics<P> {
     /// The number of weir's rules on the machine, in the backend's own terms, as last read; `None` if
     /// the backend does not count them.
     fn rule_count(&self) -> Option<usize>;
+
+    /// The way of packets, as last read, on a machine whose datapath remembers connections itself.
+    fn packet_path(&self) -> Option<PacketPath> {
+        None
+    }
 }

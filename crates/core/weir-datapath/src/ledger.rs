@@ -37,7 +37,8 @@ use std::{
 use weir_model::{Delta, Endpoint, PodId, Program, SetDelta, SetId};
 
 use crate::{
-    ApplyError, Datapath, Drift, EnforceGuard, FormerAddresses, Journal, Planner, Shortfall,
+    ApplyError, Datapath, Drift, EnforceGuard, FormerAddresses, Journal, PacketPath, Planner,
+    Shortfall,
 };
 
 pub use attempt::PlannedDelta;
@@ -193,6 +194,11 @@ impl<D: Datapath> Ledger<D> {
     /// The number of rules in the backend's own terms, if the backend counts them.
     pub fn rule_count(&self) -> Option<usize> {
         self.datapath.diagnostics()?.rule_count()
+    }
+
+    /// The way of packets, if the backend remembers connections itself.
+    pub fn packet_path(&self) -> Option<PacketPath> {
+        self.datapath.diagnostics()?.packet_path()
     }
 
     /// Moves the rejected pods back to `pending`.

@@ -12,7 +12,7 @@ use std::{
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::Semaphore;
-use weir_datapath::{Rejected, Rejection};
+use weir_datapath::{FastLaneState, PacketPath, Rejected, Rejection};
 use weir_model::{Finding, PodId, PolicyId};
 use weir_runtime::time::rfc3339;
 
@@ -59,6 +59,9 @@ pub(crate) struct AgentStatus {
     /// Which denied packets are answered; absent if none are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<DeniedReport>,
+    /// Absent if the datapath does not remember connections itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) packet_path: Option<PacketPathReport>,
     pub(crate) started: String,
     pub(crate) source: SourceStatus,
     /// The number of transactions that changed something.
@@ -113,6 +116,30 @@ impl DeniedReport {
         let reject: Vec<String> = rejection.directions.iter().map(ToString::to_string).collect();
         let reject_to = rejection.networks.iter().map(ToString::to_string).collect();
         (!reject.is_empty()).then_some(DeniedReport { reject, reject_to })
+    }
+}
+
+/// The way of packets through the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PacketPathReport {
+    conntrack: &'static str,
+    fast_lane: &'static str,
+    /// The number of links whose packets take the fast lane.
+    fast_lane_links: usize,
+}
+
+impl From<PacketPath> for PacketPathReport {
+    fn from(PacketPath { conntrack, fast_lane }: PacketPath) -> Self {
+        let fast_lane_links = match fast_lane {
+            FastLaneState::On { links } => links,
+            FastLaneState::Off | FastLaneState::Failed | FastLaneState::Refused => 0,
+        };
+        PacketPathReport {
+            conntrack: conntrack.as_str(),
+            fast_lane: fast_lane.as_str(),
+            fast_lane_links,
+        }
     }
 }
 
@@ -225,6 +252,7 @@ impl AgentReport {
             datapath: options.datapath,
             mode: options.mode.as_str(),
             denied: DeniedReport::new(&options.rejection),
+            packet_path: None,
             started: rfc3339(SystemTime::now()),
             source: SourceStatus {
                 path: options.source.to_string(),

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_datapath::{ApplyError, Mode, Rejected, Shortfall};
+use weir_datapath::{ApplyError, Mode, PacketPath, Rejected, Shortfall};
 use weir_kube::{Recorder, UNREACHABLE};
 use weir_model::{Finding, Name, PodId, PolicyId, Program, Severity};
 use weir_runtime::time::rfc3339;
@@ -30,7 +30,7 @@ use crate::{
     agent::SourceState,
     metrics::label,
     policy_events,
-    report::{AgentReport, FindingReport, LastApply, RejectedEndpoint},
+    report::{AgentReport, FindingReport, LastApply, PacketPathReport, RejectedEndpoint},
 };
 
 use contests::Contests;
@@ -341,6 +341,11 @@ impl Reporter {
     /// The datapath's number of rules, in its own terms.
     pub(crate) fn set_backend_rules(&self, rules: usize) {
         self.report.metrics.backend_rules.set(gauge_value(rules));
+    }
+
+    /// The way of packets through the machine, if the datapath remembers connections itself.
+    pub(crate) fn set_packet_path(&self, path: Option<PacketPath>) {
+        self.report.status().packet_path = path.map(PacketPathReport::from);
     }
 
     /// The policies that the datapath enforces more strictly than written, and its warnings.

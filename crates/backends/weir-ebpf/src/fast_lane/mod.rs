@@ -24,7 +24,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use weir_datapath::{Guard, Tunnel};
+use weir_datapath::{FastLaneState, Guard, Tunnel};
 use weir_inspect::{PodLinks, TranslationWatch};
 use weir_model::{IpFamily, Name};
 use weir_netfilter::LinkWatch;
@@ -89,6 +89,15 @@ impl FastLane {
             programs: None,
             state: LaneState::Open(0),
         })
+    }
+
+    /// Whether packets take the lane, for the status of the agent.
+    pub(crate) fn state(&self) -> FastLaneState {
+        match &self.state {
+            LaneState::Open(links) => FastLaneState::On { links: *links },
+            LaneState::Failed(_) => FastLaneState::Failed,
+            LaneState::Left(_) => FastLaneState::Refused,
+        }
     }
 
     /// Why packets do not take the lane, for the status of the agent.

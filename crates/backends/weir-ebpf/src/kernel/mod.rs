@@ -32,6 +32,7 @@ use std::{
 
 use rustix::{fs::statfs, thread::LinkNameSpaceType};
 use thiserror::Error;
+use weir_datapath::ConntrackUse;
 use weir_model::IpFamily;
 
 pub(crate) use installation::{Installation, Link};
@@ -51,6 +52,8 @@ use crate::{
 /// Where the BPF file system is mounted.
 const BPFFS: &str = "/sys/fs/bpf";
 const BPFFS_MAGIC: i64 = 0xcafe_4a11;
+/// The number of connections that conntrack follows in the network namespace of the reader.
+const CONNTRACK_COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// Why the kernel cannot run the datapath, or rejected a part of it.
@@ -329,6 +332,21 @@ impl Kernel {
             links.push(Link::new(fd, family, hook).map_err(failed(attach()))?);
         }
         Ok(links)
+    }
+
+    /// Whether conntrack follows connections in the network namespace. The programs themselves never
+    /// need it.
+    pub(crate) fn conntrack_use(&self) -> ConntrackUse {
+        match self.in_namespace(|| fs::read_to_string(CONNTRACK_COUNT)) {
+            Ok(count) => match count.trim().parse::<u64>() {
+                Ok(0) => ConntrackUse::Idle,
+                Ok(_) => ConntrackUse::Active,
+                Err(_) => ConntrackUse::Unknown,
+            },
+            // Conntrack is not loaded.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ConntrackUse::Idle,
+            Err(_) => ConntrackUse::Unknown,
+        }
     }
 
     /// Calls a function in the network namespace of this datapath, on a thread of its own.

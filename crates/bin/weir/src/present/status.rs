@@ -22,14 +22,25 @@ pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
     for reason in reasons.clone() {
         writeln!(out, "  {}", text(reason))?;
     }
+    let path = &status["packetPath"];
+    let fast_lane = match path["fastLaneLinks"].as_u64() {
+        Some(links) if path["fastLane"] == "on" => format!("on, {links} links").into(),
+        _ => path["fastLane"].clone(),
+    };
     for (name, value) in [
         ("node", &status["node"]),
         ("version", &status["version"]),
         ("datapath", &status["datapath"]),
+        ("conntrack", &path["conntrack"]),
+        ("fast lane", &fast_lane),
         ("mode", &status["mode"]),
         ("source", &status["source"]["path"]),
         ("last apply", &status["lastApply"]["outcome"]),
     ] {
+        // Only some datapaths have these.
+        if matches!(name, "conntrack" | "fast lane") && value.is_null() {
+            continue;
+        }
         writeln!(out, "{name:10}  {}", text(value))?;
     }
     let counts = status["counts"].as_object().into_iter().flatten();
@@ -89,7 +100,8 @@ mod tests {
         let status = json!({
             "ready": false,
             "reasons": ["a bridge bypasses the rules"],
-            "version": "0.1.0", "node": "n1\u{1b}[2J", "datapath": "nftables", "mode": "enforce",
+            "version": "0.1.0", "node": "n1\u{1b}[2J", "datapath": "ebpf", "mode": "enforce",
+            "packetPath": {"conntrack": "active", "fastLane": "on", "fastLaneLinks": 3},
             "source": {"path": "the cluster", "inSync": true},
             "counts": {"policies": 2, "endpoints": 3},
             "lastApply": {"outcome": "applied"},
@@ -105,7 +117,9 @@ mod tests {
               a bridge bypasses the rules
             node        n1\u{1b}[2J
             version     0.1.0
-            datapath    nftables
+            datapath    ebpf
+            conntrack   active
+            fast lane   on, 3 links
             mode        enforce
             source      the cluster
             last apply  applied

@@ -1,12 +1,12 @@
 //! The agent with eBPF programs: what an administrator sees of them, and how they go.
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_model::Verdict;
 
 use crate::{
     filter::Filter,
-    life::verdict,
+    life::{kill_again_and_again, verdict},
     node::Node,
     schema,
     swap::{CLOSED, DB, OPEN},
@@ -45,6 +45,66 @@ pub(crate) fn dump_and_cleanup() {
     assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
     assert_nothing_is_loaded(&node);
     assert_eq!(verdict(&node, CLOSED), Verdict::Allow);
+}
+
+/// `/status` and `weir status` say whether conntrack follows connections too, and whether packets take the
+/// fast lane.
+pub(crate) fn reports_the_packet_path() {
+    let node = Node::with(Filter::Ebpf);
+    let agent = node.started(&[]);
+    assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+    wait_for_path(&node, &json!({"conntrack": "idle", "fastLane": "off", "fastLaneLinks": 0}));
+    drop(agent);
+    let _agent = node.started(&["--fast-lane"]);
+    wait_for_path(&node, &json!({"conntrack": "idle", "fastLane": "on", "fastLaneLinks": 2}));
+    let text = String::from_utf8(node.weir(&["status"]).stdout).unwrap();
+    assert!(text.contains("conntrack   idle\nfast lane   on, 2 links\n"), "{text}");
+    // A host firewall makes the kernel follow connections, among them the requests of this test.
+    node.nft("add table ip host");
+    node.nft("add chain ip host f { type filter hook input priority 0 ; }");
+    node.nft("add rule ip host f ct state new counter");
+    wait_for_path(&node, &json!({"conntrack": "active", "fastLane": "on", "fastLaneLinks": 2}));
+    // So does kube-proxy, which also translates addresses.
+    node.nft("add chain ip host nat { type nat hook prerouting priority -100 ; }");
+    node.nft(&format!("add rule ip host nat ip daddr 10.96.0.1 udp dport {OPEN} dnat to {DB}"));
+    wait_for_path(
+        &node,
+        &json!({"conntrack": "active", "fastLane": "refused", "fastLaneLinks": 0}),
+    );
+    assert!(status(&node)["warnings"].to_string().contains("the fast lane is off"));
+    assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+}
+
+/// The lane stays in force while agents are killed and start again, and packets skip the node.
+pub(crate) fn killed_with_a_fast_lane() {
+    let node = Node::with(Filter::Ebpf);
+    kill_again_and_again(&node, 15, &["--fast-lane"]);
+    // No agent runs now.
+    node.nft("add table ip count");
+    node.nft("add chain ip count f { type filter hook forward priority 0 ; }");
+    node.nft("add rule ip count f counter");
+    let forwarded = || {
+        assert_eq!((verdict(&node, OPEN), verdict(&node, CLOSED)), (Verdict::Allow, Verdict::Deny));
+        node.nft("list chain ip count f")
+    };
+    assert!(forwarded().contains("counter packets 0 "), "without an agent: {}", forwarded());
+    let _agent = node.started(&["--fast-lane"]);
+    assert!(forwarded().contains("counter packets 0 "), "with an agent: {}", forwarded());
+    wait_for_path(&node, &json!({"conntrack": "idle", "fastLane": "on", "fastLaneLinks": 2}));
+}
+
+fn status(node: &Node) -> Value {
+    let (_, status) = node.get("/status").unwrap();
+    let status = serde_json::from_str(&status).unwrap();
+    schema::check(&status);
+    status
+}
+
+/// Waits until the agent reports this way of packets.
+#[track_caller]
+fn wait_for_path(node: &Node, expected: &Value) {
+    let is_so = || status(node)["packetPath"] == *expected;
+    node.until(&format!("the agent reports {expected}"), is_so);
 }
 
 fn assert_nothing_is_loaded(node: &Node) {

@@ -34,13 +34,21 @@ pub(crate) fn verdict(node: &Node, port: u16) -> Verdict {
 }
 
 pub(crate) fn killed_again_and_again(filter: Filter) {
-    let lives = if filter == Filter::Nftables { 50 } else { 15 };
-    let node = Node::with(filter);
-    let mut agent = node.started(&[]);
-    let probing = prober(&node).start();
+    kill_again_and_again(
+        &Node::with(filter),
+        if filter == Filter::Nftables { 50 } else { 15 },
+        &[],
+    );
+}
+
+/// Kills agents with these options, while a prober sends packets. All packets must get the right
+/// verdict.
+pub(crate) fn kill_again_and_again(node: &Node, lives: u64, options: &[&str]) {
+    let mut agent = node.started(options);
+    let probing = prober(node).start();
     for life in 0..lives {
         agent.kill();
-        agent = node.start(&[]);
+        agent = node.start(options);
         // The kill hits the agent while it starts or while it runs, sometimes with a pending
         // change.
         if life % 3 == 0 {
@@ -50,8 +58,8 @@ pub(crate) fn killed_again_and_again(filter: Filter) {
     }
     drop(agent);
     probing.stop().check(1_000);
-    let agent = node.started(&[]);
-    assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+    let agent = node.started(options);
+    assert_eq!((verdict(node, OPEN), verdict(node, CLOSED)), (Verdict::Allow, Verdict::Deny));
     drop(agent);
 }
 

@@ -68,6 +68,7 @@ impl<D: Datapath> Agent<D> {
         if let Some(rules) = ledger.rule_count() {
             reporter.set_backend_rules(rules);
         }
+        reporter.set_packet_path(ledger.packet_path());
         reporter.set_datapath_warnings(&ledger.shortfalls(), ledger.warnings());
     }
 }
