@@ -54,6 +54,8 @@ pub struct EbpfPlanner {
     rules: HashMap<usize, LiveRules>,
     pub(crate) addresses: BTreeMap<IpAddr, Address>,
     pods: BTreeMap<PodId, Vec<IpAddr>>,
+    /// The number of addresses of pods that are isolated for ingress, by family.
+    isolated: [usize; 2],
     pod_numbers: BTreeMap<PodEntry, u32>,
     next_pod: u32,
     /// Whether the tables hold a program.
@@ -99,6 +101,7 @@ impl EbpfPlanner {
             rules: HashMap::new(),
             addresses: BTreeMap::new(),
             pods: BTreeMap::new(),
+            isolated: [0; 2],
             pod_numbers: BTreeMap::new(),
             next_pod,
             is_filled: false,

@@ -174,13 +174,13 @@ impl Tables {
 
     /// Changes the tables as the kernel would. Returns whether anything changed.
     pub fn apply(&mut self, write: &Write) -> bool {
-        fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+        fn put<K: Ord, V: PartialEq + Copy>(
+            map: &mut BTreeMap<K, V>,
+            key: K,
+            value: Option<V>,
+        ) -> bool {
             match value {
-                Some(value) if map.get(&key) == Some(&value) => false,
-                Some(value) => {
-                    map.insert(key, value);
-                    true
-                }
+                Some(value) => map.insert(key, value) != Some(value),
                 None => map.remove(&key).is_some(),
             }
         }

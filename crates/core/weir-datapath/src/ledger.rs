@@ -25,6 +25,7 @@
 
 mod attempt;
 mod connections;
+mod denying;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ use crate::{
 pub use attempt::PlannedDelta;
 use attempt::Written;
 pub use connections::Established;
+use denying::DenyingSets;
 
 /// Keeps a datapath equal to the desired program. The module documentation explains its states.
 ///
@@ -69,7 +71,7 @@ pub struct Ledger<D: Datapath> {
     /// Addresses that no longer belong to the pod that they belonged to.
     released: BTreeSet<IpAddr>,
     /// Sets named by a rule that denies or passes on: a new member may lose connections.
-    denying: BTreeSet<SetId>,
+    denying: DenyingSets,
     /// Addresses that domain names had before. Their connections continue.
     former: FormerAddresses,
 }
@@ -121,7 +123,7 @@ impl<D: Datapath> Ledger<D> {
             established,
             touched: BTreeSet::new(),
             released: BTreeSet::new(),
-            denying: BTreeSet::new(),
+            denying: DenyingSets::default(),
             former: FormerAddresses::default(),
         }
     }

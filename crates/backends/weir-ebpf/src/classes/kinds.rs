@@ -31,9 +31,22 @@ impl EbpfPlanner {
 
     /// Writes the kind of an address after a change.
     pub(super) fn refresh_address(&mut self, address: IpAddr) {
-        self.update_kind(address);
-        self.drop_unused(address);
-        let write = self.address_write(address);
+        let identity = match self.addresses.get_mut(&address).map(mem::take) {
+            None => None,
+            Some(mut one) => {
+                self.compute_kind(address, &mut one);
+                if one.is_unused() {
+                    self.addresses.remove(&address);
+                    self.release_kind(one.kind);
+                    None
+                } else {
+                    let identity = self.identity(&one);
+                    self.addresses.insert(address, one);
+                    Some(identity)
+                }
+            }
+        };
+        let write = Write::Address(address, identity);
         if self.tables.apply(&write) {
             self.members.push(write);
         }
@@ -60,9 +73,7 @@ impl EbpfPlanner {
 
     /// Forgets an address that is in no set and belongs to no pod. Its networks apply again.
     pub(crate) fn drop_unused(&mut self, address: IpAddr) {
-        let is_unused =
-            |one: &Address| one.sets.is_empty() && one.former.is_empty() && one.pod.is_none();
-        if self.addresses.get(&address).is_some_and(is_unused)
+        if self.addresses.get(&address).is_some_and(Address::is_unused)
             && let Some(one) = self.addresses.remove(&address)
         {
             self.release_kind(one.kind);
@@ -71,25 +82,27 @@ impl EbpfPlanner {
 
     /// Computes the kind of an address after a change of its sets or blocks.
     pub(crate) fn update_kind(&mut self, address: IpAddr) {
-        let Some(one) = self.addresses.get(&address) else { return };
+        let Some(mut one) = self.addresses.get_mut(&address).map(mem::take) else { return };
+        self.compute_kind(address, &mut one);
+        self.addresses.insert(address, one);
+    }
+
+    fn compute_kind(&mut self, address: IpAddr, one: &mut Address) {
         let mut signature = one.sets.clone();
         let blocks = self.classes.prefixes.blocks(address).into_iter().flatten();
         signature.extend(blocks.map(|atom| (*atom, Vec::new())));
         signature.sort_unstable();
-        let mut established = signature.clone();
         let is_new = |atom: &AtomId| signature.iter().all(|(known, _)| known != atom);
-        established
-            .extend(one.former.iter().copied().filter(is_new).map(|atom| (atom, Vec::new())));
-        established.sort_unstable();
-        let old = one.kind;
-        let kind = if established == signature {
+        let former: Vec<AtomId> = one.former.iter().copied().filter(is_new).collect();
+        let kind = if former.is_empty() {
             self.use_kind(signature)
         } else {
+            let mut established = signature.clone();
+            established.extend(former.into_iter().map(|atom| (atom, Vec::new())));
+            established.sort_unstable();
             self.use_kinds_of_former(signature, established)
         };
-        if let Some(one) = self.addresses.get_mut(&address) {
-            one.kind = kind;
-        }
+        let old = mem::replace(&mut one.kind, kind);
         self.release_kind(old);
     }
 

@@ -1,6 +1,6 @@
 //! The pods of the node: the rules of each address, and the number of its entry.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, mem, net::IpAddr, sync::Arc};
 
 use weir_model::{Chain, Direction, PodId, Program, RuleSet};
 
@@ -32,6 +32,13 @@ pub(crate) struct Address {
     pub(crate) pod: Option<PodAt>,
 }
 
+impl Address {
+    /// Whether it is in no set and belongs to no pod.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.sets.is_empty() && self.former.is_empty() && self.pod.is_none()
+    }
+}
+
 /// The pod that has an address.
 #[derive(Clone, Debug)]
 pub(crate) struct PodAt {
@@ -41,16 +48,13 @@ pub(crate) struct PodAt {
 }
 
 impl EbpfPlanner {
+    /// Whether a pod of the node with an address of a family is isolated for ingress.
     pub(super) fn isolated_families(&self) -> [bool; 2] {
-        let mut isolated = [false; 2];
-        for address in self.pods.values().flatten() {
-            let pod = self.addresses.get(address).and_then(|one| one.pod.as_ref());
-            let rules = pod.and_then(|pod| self.rules.get(&pod.rules));
-            if rules.is_some_and(|rules| rules.ingress.is_isolated) {
-                isolated[usize::from(address.is_ipv6())] = true;
-            }
-        }
-        isolated
+        self.isolated.map(|count| count > 0)
+    }
+
+    fn is_isolated(&self, pod: &PodAt) -> bool {
+        self.rules.get(&pod.rules).is_some_and(|rules| rules.ingress.is_isolated)
     }
 
     /// Gives addresses the rules of their pods. Returns whether a pod is new at its address.
@@ -79,6 +83,12 @@ impl EbpfPlanner {
                 };
                 PodAt { id, rules, since }
             });
+            let count = |pod: &Option<PodAt>| {
+                usize::from(pod.as_ref().is_some_and(|pod| self.is_isolated(pod)))
+            };
+            let (more, fewer) = (count(&pod), count(&before));
+            let isolated = &mut self.isolated[usize::from(address.is_ipv6())];
+            *isolated = (*isolated + more).saturating_sub(fewer);
             if let Some(one) = self.addresses.get_mut(&address) {
                 one.pod = pod;
             }
@@ -130,17 +140,28 @@ impl EbpfPlanner {
 
     /// The write of an address as its state is.
     pub(crate) fn address_write(&mut self, address: IpAddr) -> Write {
-        let Some(one) = self.addresses.get(&address) else { return Write::Address(address, None) };
+        let identity = match self.addresses.get_mut(&address).map(mem::take) {
+            None => None,
+            Some(one) => {
+                let identity = self.identity(&one);
+                self.addresses.insert(address, one);
+                Some(identity)
+            }
+        };
+        Write::Address(address, identity)
+    }
+
+    /// The identity of an address as its state is.
+    pub(crate) fn identity(&mut self, one: &Address) -> Identity {
         let rules = one.pod.as_ref().and_then(|pod| Some((pod, self.rules.get(&pod.rules)?)));
-        let identity = match rules {
+        match rules {
             None => Identity::Kind(one.kind),
             Some((pod, rules)) => {
                 let (ingress, egress) = (rules.ingress, rules.egress);
                 let entry = PodEntry { kind: one.kind, since: pod.since, ingress, egress };
                 Identity::Pod(self.pod_number(entry))
             }
-        };
-        Write::Address(address, Some(identity))
+        }
     }
 
     /// The number of a pod entry.

@@ -9,10 +9,7 @@ use std::{
 
 use weir_model::{Chain, Delta, Direction, Endpoint, Peers, PodId, Rule, RuleSet, SetDelta, SetId};
 
-use super::{
-    Established, Ledger, Rejected,
-    connections::{denying_sets, released_by},
-};
+use super::{Established, Ledger, Rejected, connections::released_by};
 use crate::{ApplyError, ApplyErrorKind, Datapath, Plan, Planner};
 
 /// A delta with its plan. [`Ledger::apply`] applies it.
@@ -119,8 +116,8 @@ impl<D: Datapath> Ledger<D> {
         };
         self.trusted = true;
         self.record_former(delta, !was_trusted);
-        if !delta.endpoints.is_empty() {
-            self.denying = denying_sets(&self.program);
+        for (id, old) in &undo.endpoints {
+            self.denying.replace(old.as_ref(), self.program.endpoints.get(id));
         }
         if self.established == Established::Cut {
             self.released.extend(released_by(&undo, &self.program));

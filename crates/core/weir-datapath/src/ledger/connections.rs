@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use weir_model::{Action, Delta, Direction, Program, SetDelta, SetId};
+use weir_model::{Delta, Program, SetDelta, SetId};
 
-use super::{Ledger, attempt::set_named_by};
+use super::Ledger;
 use crate::{ApplyError, Datapath, EndingFlows, former::is_domain};
 
 /// What happens to established connections that a change forbids.
@@ -105,15 +105,4 @@ pub(super) fn released_by(undo: &Delta, program: &Program) -> BTreeSet<IpAddr> {
     let addresses = old.flat_map(|(id, old)| old.addresses.iter().map(move |one| (id, *one)));
     let is_released = |id, address| program.owner(address).is_none_or(|(owner, _)| owner != id);
     addresses.filter(|(id, one)| is_released(*id, *one)).map(|(_, address)| address).collect()
-}
-
-/// The sets named by a rule that does not allow. Only admin policies have such rules.
-pub(super) fn denying_sets(program: &Program) -> BTreeSet<SetId> {
-    let chains = program
-        .endpoints
-        .values()
-        .flat_map(|endpoint| Direction::BOTH.map(|d| endpoint.rules.chain(d)));
-    let sections = chains.flat_map(|chain| chain.admin.iter().chain(&chain.baseline));
-    let rules = sections.flat_map(|section| &section.rules);
-    rules.filter(|rule| rule.action != Action::Allow).filter_map(set_named_by).cloned().collect()
 }

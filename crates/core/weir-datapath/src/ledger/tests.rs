@@ -245,3 +245,40 @@ fn established_connections_are_kept_on_request() {
     assert!(!ledger.has_flows_to_terminate());
     assert_eq!(ledger.terminate_flows().unwrap(), 0);
 }
+
+/// Pods with shared rules start, change and end; some are rejected.
+#[test]
+fn the_sets_of_denying_rules_follow_all_changes() {
+    let sets = ["a", "b", "c"].map(set);
+    let shared: Vec<Endpoint> = (0..8_usize)
+        .filter_map(|number| {
+            let chosen = sets.iter().enumerate().filter(|(at, _)| number >> at & 1 == 1);
+            let admin = chosen.map(|(_, set)| section(set, Action::Deny)).collect();
+            endpoint(9, Chain { admin, ..Chain::default() })
+        })
+        .collect();
+    let puts = || sets.iter().map(|set| (set.clone(), SetDelta::Put(members(&[1]))));
+    let (mut ledger, memory) = applied(delta([], puts()));
+    let (mut state, mut rejected) = (1_usize, 0);
+    for step in 0..500 {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = state >> 33;
+        let name = ["p", "q", "r", "s"][random % 4];
+        let rules = shared.get(random / 4 % 9).cloned();
+        let change =
+            rules.map(|one| Endpoint { addresses: vec![address(1 + (random % 4) as u8)], ..one });
+        let is_rejected = random / 36 % 5 == 0;
+        memory.machine(|machine| {
+            machine.rejects = is_rejected.then(|| pod(name)).into_iter().collect();
+        });
+        ledger.add_delta(delta([(name, change)], []));
+        ledger.apply_pending();
+        rejected += ledger.rejected().len();
+        let endpoints = ledger.program().endpoints.values();
+        let expected: BTreeSet<&SetId> =
+            endpoints.flat_map(|one| denying::denied(&one.rules)).collect();
+        assert_eq!(ledger.denying.sets().collect::<BTreeSet<_>>(), expected, "step {step}");
+    }
+    assert!(rejected > 0);
+}
