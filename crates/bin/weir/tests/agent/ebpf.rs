@@ -93,6 +93,31 @@ pub(crate) fn killed_with_a_fast_lane() {
     wait_for_path(&node, &json!({"conntrack": "idle", "fastLane": "on", "fastLaneLinks": 2}));
 }
 
+/// On a node without a feature, the agent says which one in a sentence, and which datapath to use instead.
+pub(crate) fn names_the_missing_feature() {
+    let node = Node::with(Filter::Ebpf);
+    for (hidden, expected) in [
+        (
+            "/sys/fs/bpf",
+            "no BPF file system is mounted at /sys/fs/bpf: mount it, or use `--datapath nftables`",
+        ),
+        (
+            "/sys/kernel/btf",
+            "this kernel has no type information (/sys/kernel/btf/vmlinux): use `--datapath nftables`",
+        ),
+    ] {
+        let script = format!("mount -t tmpfs none {hidden} && exec \"$0\" \"$@\"");
+        let arguments = node.arguments();
+        let mut words = vec!["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_weir")];
+        words.extend(arguments.iter().map(String::as_str));
+        words.push("--once");
+        let output = node.run("unshare", &words);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{hidden}: {message}");
+        assert!(message.contains(&format!("error: cannot open eBPF: {expected}")), "{message}");
+    }
+}
+
 fn status(node: &Node) -> Value {
     let (_, status) = node.get("/status").unwrap();
     let status = serde_json::from_str(&status).unwrap();

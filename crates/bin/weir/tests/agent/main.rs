@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         with(Filter::Ebpf, "a_drop_is_reported_with_pods_and_policies", life::drops),
         trial("the_objects_of_ebpf_are_listed_and_cleaned_up", ebpf::dump_and_cleanup),
         trial("ebpf_reports_conntrack_and_the_fast_lane", ebpf::reports_the_packet_path),
+        trial("ebpf_names_the_missing_feature", ebpf::names_the_missing_feature),
         trial("repeated_kills_keep_the_fast_lane", ebpf::killed_with_a_fast_lane),
     ]);
     for filter in [Filter::Nftables, Filter::IptablesNft, Filter::Ebpf] {
