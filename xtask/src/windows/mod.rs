@@ -100,6 +100,8 @@ pub(crate) fn build_release() -> Result<PathBuf> {
     install_packages(&PACKAGES[..1])?;
     let mut build = programs::reproducible(&shell::root(), TARGET)?;
     build.args(["--release", "--package", "weir"]);
+    // The standard library that `library` builds has no bitcode, which the linker would need.
+    build.env("CARGO_PROFILE_RELEASE_LTO", "off");
     build.env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUSTFLAGS", library::flags()?);
     shell::run(build)?;
     Ok(target().join(TARGET).join("release/weir.exe"))
