@@ -30,6 +30,8 @@ mod assembler;
 pub mod btf;
 mod classes;
 #[cfg(target_os = "linux")]
+mod connections;
+#[cfg(target_os = "linux")]
 mod counters;
 mod digest;
 #[cfg(target_os = "linux")]
@@ -57,6 +59,8 @@ mod tier;
 
 #[cfg(target_os = "linux")]
 pub use apply::Ebpf;
+#[cfg(target_os = "linux")]
+pub use connections::EbpfConnections;
 pub use digest::Digest;
 #[cfg(target_os = "linux")]
 pub use dump::{Dump, LoadedLink, LoadedMap, LoadedProgram, LoadedRules};

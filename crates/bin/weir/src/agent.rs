@@ -7,7 +7,7 @@ use std::{
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use ipnet::IpNet;
 use weir_agent::{
-    AgentError, AgentOptions, DropReports, FlowExport, FlowLog, OtlpCollector, Source, Sysctls,
+    AgentError, AgentOptions, FlowExport, FlowLog, MachineReports, OtlpCollector, Source, Sysctls,
 };
 use weir_datapath::{Datapath, Established, Mode, Rejection};
 use weir_flows::FlowLimits;
@@ -278,7 +278,7 @@ impl AgentCommand {
         &self,
         options: &AgentOptions,
         datapath: impl Datapath,
-        drops: DropReports,
+        reports: MachineReports,
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
             weir_agent::cleanup(datapath, self.cni_socket.as_deref()).map_err(failed)?;
@@ -292,7 +292,7 @@ impl AgentCommand {
             }
             return Ok(Exit::when(reasons.is_empty()));
         }
-        weir_agent::run(options, datapath, drops).map_err(failed)?;
+        weir_agent::run(options, datapath, reports).map_err(failed)?;
         Ok(Exit::Yes)
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct Page {
 
 /// A dropped packet.
 #[derive(Clone, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a drop, as `weir drops -o json` prints it")]
 pub(crate) struct Dropped {
     /// The node, if several were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +121,7 @@ pub(crate) struct Dropped {
 
 impl DropsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        self.filter.check()?;
         let agent = match self.agents.agents()? {
             Agents::One(agent) => AskedAgent { address: agent, command: self },
             Agents::Cluster(cluster) => return self.run_cluster(&cluster, out),

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use weir_api::Tree;
+use weir_api::{MODE_ANNOTATION, Tree};
 use weir_controllers::conditions::{Progress, selected_nodes};
 use weir_kube::{AdminClient, ApiError, NodeReport, REPORTS};
 use weir_model::{Labels, Name, Object, Pod, Policy};
@@ -57,7 +57,8 @@ const KINDS: [(&[&str], &str, &[&str], &str); 4] = [
 /// Wait until a policy is in force
 ///
 /// Returns when the agent of every node with a selected pod enforces the current generation of a
-/// policy. The exit status is 1 if that takes longer than --timeout.
+/// policy. The exit status is 1 if that takes longer than --timeout. A staged policy
+/// (`weir.dev/mode: audit`) is never in force: the command fails without waiting.
 ///
 /// The agents must report what they enforce (`--report-to`; in the chart, `controller.enable`
 /// contains `conditions`). This needs `get` on the policy, and `list` on pods, namespaces and leases.
@@ -81,6 +82,11 @@ impl WaitCommand {
         let end = Instant::now() + Duration::from_secs(self.timeout);
         loop {
             let state = self.policy.state(&client, &self.target.namespace)?;
+            if state.staged {
+                let what = format!("{} is staged, so it is not enforced", state.policy);
+                let hint = format!("remove its annotation `{MODE_ANNOTATION}` to enforce it");
+                return Err(Failure::new(what, &hint).into());
+            }
             if state.in_force || Instant::now() >= end {
                 writeln!(out, "{}", state.text)?;
                 return Ok(Exit::when(state.in_force));
@@ -145,6 +151,8 @@ pub(crate) struct PolicyState {
     policy: String,
     generation: i64,
     pub(crate) in_force: bool,
+    /// Whether the policy is staged, so that no node enforces it.
+    staged: bool,
     /// The number of nodes with a selected pod.
     nodes: usize,
     lagging: Vec<String>,
@@ -198,6 +206,7 @@ impl PolicyRef {
         }
         let nodes = self.selected_nodes(client, &policy).map_err(explain)?;
         let progress = Progress::new(&policy.id, version, &nodes, &reports);
+        let progress = Progress { staged: policy.staged, ..progress };
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
         let (id, text) = (policy.id.to_string(), progress.text());
         let word = if progress.is_in_force() { "in force" } else { "not in force" };
@@ -206,6 +215,7 @@ impl PolicyRef {
             policy: id,
             generation,
             in_force: progress.is_in_force(),
+            staged: progress.staged,
             nodes: progress.nodes,
             lagging: progress.lagging,
             degraded: progress.degraded,

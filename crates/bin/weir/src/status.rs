@@ -17,6 +17,7 @@ use crate::{
         TargetArgs, explain,
         nodes::{self, NodeState},
     },
+    observe::agent_address,
     present,
 };
 
@@ -32,7 +33,8 @@ use crate::{
 /// since the agent started.
 ///
 /// With a policy, it shows on how many of the nodes with a selected pod the current generation is in
-/// force, and which nodes lag. The exit status is 1 if there are any. `weir wait` waits for them.
+/// force, and which nodes lag. The exit status is 1 if there are any, or if the policy is staged.
+/// `weir wait` waits for them.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes\n  weir status netpol/shop/db"
@@ -42,7 +44,7 @@ pub(crate) struct StatusCommand {
     #[arg(conflicts_with_all = ["agent", "all_nodes"])]
     policy: Option<PolicyRef>,
     /// The HTTP address of the agent [default: 127.0.0.1:9640]
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes", value_parser = agent_address)]
     agent: Option<String>,
     /// Show all nodes of the cluster; --kubeconfig and --context imply it
     #[arg(long)]

@@ -18,6 +18,7 @@
 mod allowed;
 mod comments;
 pub mod conformance;
+mod connections;
 mod datapath;
 mod dependents;
 mod drops;
@@ -37,6 +38,7 @@ mod uses;
 
 pub use allowed::{Allowed, AllowedByPorts, AllowedPeers};
 pub use comments::{MAX_POLICY_NAMES, isolated_by, policy_name, policy_names};
+pub use connections::{ConnectionTable, TrackedConnection};
 pub use datapath::{Datapath, Diagnostics, Drift, EndingFlows, TerminateFlows};
 pub use dependents::Dependents;
 pub use drops::{DropCause, Dropped, Drops};

@@ -125,8 +125,9 @@ impl Default for Quota {
 }
 
 impl Quota {
-    pub(crate) fn budget(&self) -> Budget {
-        self.budget
+    /// A quota with the same limits and requests, of which nothing is used.
+    pub(crate) fn unused(&self) -> Self {
+        Quota { requested: self.requested.clone(), ..Quota::new(self.budget) }
     }
 
     pub(crate) fn new(budget: Budget) -> Self {

@@ -32,10 +32,6 @@ impl Domains {
         self.owners.take_changed();
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &[IpAddr])> {
-        self.table.iter().map(|(_, (name, addresses))| (name, &addresses[..]))
-    }
-
     pub(crate) fn addresses(&self, name: &str) -> &[IpAddr] {
         self.ids.get(name).map(|id| &self.table[*id].1[..]).unwrap_or_default()
     }

@@ -30,6 +30,8 @@ pub(crate) struct Endpoints {
     shrunk: BTreeSet<u32>,
     /// Baseline policies that some class no longer reaches.
     unreached: BTreeSet<(PolicyIndex, Direction)>,
+    /// Whether only pods that a staged policy selects are endpoints.
+    only_staged: bool,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,11 @@ impl Class {
 }
 
 impl Endpoints {
+    /// No endpoints. Only pods that a staged policy selects become one.
+    pub(crate) fn only_staged() -> Self {
+        Endpoints { only_staged: true, ..Endpoints::default() }
+    }
+
     /// Marks a pod as stale.
     pub(crate) fn mark(&mut self, pod: PodId) {
         self.stale.insert(pod);
@@ -209,9 +216,16 @@ impl Endpoints {
         let is_alone = cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node == entry.node);
         let node = entry.node.filter(|_| is_alone).map(|node| cluster.nodes.name(node).clone());
         let key = if is_contested {
+            // No rule of a staged policy matters for a pod that may connect to nothing.
+            if self.only_staged {
+                return None;
+            }
             ClassKey::Contested
         } else {
             let groups = policies.groups_of(pod, cluster);
+            if self.only_staged && !policies.have_staged(&groups) {
+                return None;
+            }
             let by_port_names = policies.depend_on_ports(&groups);
             ClassKey::Selected(groups, entry.ports.clone().filter(|_| by_port_names))
         };

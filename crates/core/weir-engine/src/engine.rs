@@ -7,16 +7,15 @@ use std::{
 use smallvec::SmallVec;
 use weir_model::{
     Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId,
+    Program,
 };
 
 use crate::{
     Budget, Locality, Lockdown,
     cluster::Cluster,
-    endpoints::Endpoints,
+    layer::{Layer, Layers},
     nodes::NodeId,
     pods::PodIndex,
-    policies::{Policies, Touched},
-    sets::Sets,
 };
 
 /// The pods that claim one address and are not being deleted.
@@ -34,9 +33,7 @@ pub struct Contest {
 #[derive(Debug)]
 pub struct Engine {
     cluster: Cluster,
-    policies: Policies,
-    sets: Sets,
-    endpoints: Endpoints,
+    layers: Layers,
 }
 
 type AddressList = SmallVec<[IpAddr; 4]>;
@@ -49,12 +46,15 @@ impl Engine {
 
     /// An engine for an empty world that locks down policies which exceed a budget.
     pub fn with_budget(locality: Locality, budget: Budget) -> Self {
-        Engine {
-            cluster: Cluster::new(locality),
-            policies: Policies::new(budget),
-            sets: Sets::default(),
-            endpoints: Endpoints::default(),
-        }
+        Engine { cluster: Cluster::new(locality), layers: Layers::new(budget) }
+    }
+
+    /// Also compiles the rules with all staged policies enforced, for the pods that these policies
+    /// select. [`Engine::staged_program`] returns them.
+    #[must_use]
+    pub fn with_staged_rules(mut self) -> Self {
+        self.layers.compiles_staged = true;
+        self
     }
 
     /// Applies a batch of changes and returns the resulting delta.
@@ -81,16 +81,6 @@ impl Engine {
         self.compute_delta()
     }
 
-    /// An engine for an empty world that covers the same pods and has the same budget.
-    pub(crate) fn sibling(&self) -> Engine {
-        Engine::with_budget(self.cluster.locality.clone(), self.policies.quota.budget())
-    }
-
-    /// The changes that build an engine with the same rules from an empty one.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = Change> + '_ {
-        self.cluster.facts().chain(self.policies.facts())
-    }
-
     /// The pod that owns an address, on any node. If several hold it, the one whose id sorts last.
     pub fn owner(&self, address: IpAddr) -> Option<PodId> {
         self.cluster.owner(address).map(|pod| self.cluster.pod_id(pod))
@@ -103,29 +93,43 @@ impl Engine {
 
     /// How many policies there are.
     pub fn policies(&self) -> usize {
-        self.policies.len()
+        self.layers.enforced.policies.len()
+    }
+
+    /// The staged policies.
+    pub fn staged_policies(&self) -> &BTreeSet<PolicyId> {
+        &self.layers.staged_policies
+    }
+
+    /// The rules of the pods that staged policies select, with all staged policies enforced; `None`
+    /// if no policy is staged, or without [`Engine::with_staged_rules`].
+    pub fn staged_program(&self) -> Option<&Program> {
+        self.layers.staged_program()
     }
 
     /// The policies that are locked down: each isolates its pods and allows nothing.
     pub fn lockdowns(&self) -> BTreeMap<PolicyId, Lockdown> {
-        self.policies.lockdowns().map(|(id, why)| (id.clone(), why)).collect()
+        self.layers.enforced.policies.lockdowns().map(|(id, why)| (id.clone(), why)).collect()
     }
 
     /// The policies that select an endpoint.
     pub fn policies_in_use(&self) -> BTreeSet<PolicyId> {
-        self.policies.in_use().cloned().collect()
+        self.layers.enforced.policies.in_use().cloned().collect()
     }
 
     /// Locks down these policies, and no others by request. Policies can be named before they exist.
     pub fn request_lockdowns(&mut self, policies: BTreeSet<PolicyId>) -> Delta {
-        self.policies.request_lockdowns(policies, &mut self.sets, &mut self.cluster);
+        let Engine { cluster, layers } = self;
+        for Layer { policies: all, sets, .. } in layers.iter_mut() {
+            all.request_lockdowns(policies.clone(), sets, cluster);
+        }
         self.compute_delta()
     }
 
     /// Checks again whether policies that are locked down exceed the budget. Without this, a
     /// lockdown lasts until the policy changes or selects no endpoint any more.
     pub fn reconsider_lockdowns(&mut self) -> Delta {
-        self.policies.reconsider_lockdowns();
+        self.layers.iter_mut().for_each(|layer| layer.policies.reconsider_lockdowns());
         self.compute_delta()
     }
 
@@ -136,10 +140,7 @@ impl Engine {
     }
 
     fn compute_delta(&mut self) -> Delta {
-        let endpoints =
-            self.endpoints.recompute(&mut self.cluster, &mut self.policies, &mut self.sets);
-        self.policies.release_unused(&mut self.sets, &mut self.cluster);
-        Delta { endpoints, sets: self.sets.take_changes().collect() }
+        self.layers.compute_delta(&mut self.cluster)
     }
 
     fn put_pod(&mut self, pod: &Pod) {
@@ -157,7 +158,7 @@ impl Engine {
     }
 
     fn replace_pod(&mut self, known: Option<PodIndex>, given: Option<&Pod>) {
-        let Engine { cluster, sets, endpoints, .. } = self;
+        let Engine { cluster, layers } = self;
         let known_pod = known.map(|known| cluster.pods.get(known));
         let own = union(given.map(Pod::own_addresses), known_pod.map(|pod| pod.own_addresses()));
         let shared =
@@ -172,41 +173,39 @@ impl Engine {
             nodes.extend(names.iter().flatten().map(|name| cluster.nodes.acquire(name)));
         }
 
-        let before = (
-            sets.memberships_of_pods(&own, cluster),
-            sets.memberships_of_nodes(&nodes, &shared, cluster),
-        );
-        mark_claimants(&own, cluster, endpoints);
+        let before = layers.memberships_of_pods(&own, cluster);
+        let before_on_nodes = layers.memberships_of_nodes(&nodes, &shared, cluster);
+        mark_claimants(&own, cluster, layers);
         if let Some(known) = known {
             cluster.remove_pod(known);
         }
         if let Some(pod) = given {
             cluster.insert_pod(pod);
         }
-        mark_claimants(&own, cluster, endpoints);
-        let now = (
-            sets.memberships_of_pods(&own, cluster),
-            sets.memberships_of_nodes(&nodes, &shared, cluster),
-        );
-        sets.record_difference(before.0, now.0);
-        sets.record_difference(before.1, now.1);
+        mark_claimants(&own, cluster, layers);
+        layers.record_difference(before, layers.memberships_of_pods(&own, cluster));
+        let now = layers.memberships_of_nodes(&nodes, &shared, cluster);
+        layers.record_difference(before_on_nodes, now);
         nodes.iter().for_each(|node| cluster.nodes.release(*node));
     }
 
     fn declare(&mut self, name: &Name, labels: Option<&Labels>) {
-        let Engine { cluster, sets, endpoints, .. } = self;
+        let Engine { cluster, layers } = self;
         let Cluster { namespaces, labels: table, .. } = &mut *cluster;
         // Keep the namespace alive until the change is complete.
         let namespace = namespaces.acquire(name, table);
         // A contested address depends on all its holders, so it is compared before and after.
         let contested = cluster.contested_in(namespace);
-        let before = sets.memberships_of_pods(&contested, cluster);
+        let before = layers.memberships_of_pods(&contested, cluster);
         let Cluster { namespaces, labels: table, selectors, .. } = &mut *cluster;
         let moved = namespaces.declare(namespace, labels, table, selectors);
         if !moved.is_nothing() {
-            sets.record_difference(before, sets.memberships_of_pods(&contested, cluster));
-            sets.record_move(namespace, &moved, cluster);
-            cluster.local_in(namespace).for_each(|pod| endpoints.mark(cluster.pod_id(pod)));
+            layers.record_difference(before, layers.memberships_of_pods(&contested, cluster));
+            for layer in layers.iter_mut() {
+                layer.sets.record_move(namespace, &moved, cluster);
+                let local = cluster.local_in(namespace);
+                local.for_each(|pod| layer.endpoints.mark(cluster.pod_id(pod)));
+            }
         }
         cluster.namespaces.release(namespace, &mut cluster.labels);
     }
@@ -230,58 +229,41 @@ impl Engine {
     }
 
     fn replace_node(&mut self, id: NodeId, given: Option<&Node>) {
-        let Engine { cluster, sets, .. } = self;
+        let Engine { cluster, layers } = self;
         let addresses = union(given.map(|node| &node.addresses[..]), cluster.nodes.declared(id));
-        let before = sets.memberships_of_nodes(&[id], &addresses, cluster);
+        let before = layers.memberships_of_nodes(&[id], &addresses, cluster);
         cluster.nodes.declare(
             id,
             given.map(|node| (&node.labels, &node.addresses[..])),
             &mut cluster.labels,
         );
-        let now = sets.memberships_of_nodes(&[id], &addresses, cluster);
-        sets.record_difference(before, now);
+        let now = layers.memberships_of_nodes(&[id], &addresses, cluster);
+        layers.record_difference(before, now);
     }
 
     fn put_policy(&mut self, policy: &Policy) {
-        if policy.staged {
-            return self.remove_policy(&policy.id);
-        }
-        let touched = self.policies.put(policy, &mut self.cluster);
-        touched.iter().for_each(|touched| self.touch(touched));
+        self.layers.put_policy(policy, &mut self.cluster);
     }
 
     fn remove_policy(&mut self, id: &PolicyId) {
-        let touched = self.policies.remove(id, &mut self.cluster);
-        touched.into_iter().for_each(|touched| self.touch(&touched));
-    }
-
-    fn touch(&mut self, touched: &Touched) {
-        let Engine { cluster, policies, endpoints, .. } = self;
-        let (Touched::Rules(group) | Touched::Subject(group)) = *touched;
-        endpoints.mark_classes(policies.classes_of(group));
-        if let Touched::Subject(_) = touched {
-            endpoints.mark_members(policies.classes_of(group));
-            for pod in policies.subjects(group, cluster) {
-                endpoints.mark(cluster.pod_id(pod));
-            }
-        }
+        self.layers.remove_policy(id, &mut self.cluster);
     }
 
     fn put_domain(&mut self, name: &Name, addresses: &[IpAddr]) {
-        let Engine { cluster, sets, .. } = self;
+        let Engine { cluster, layers } = self;
         let touched = union(Some(addresses), Some(cluster.domains.addresses(name)));
-        let before = sets.memberships_of_domains(name, &touched, cluster);
+        let before = layers.memberships_of_domains(name, &touched, cluster);
         cluster.domains.put(name, addresses);
-        let now = sets.memberships_of_domains(name, &touched, cluster);
-        sets.record_difference(before, now);
+        let now = layers.memberships_of_domains(name, &touched, cluster);
+        layers.record_difference(before, now);
     }
 }
 
 /// Marks the endpoints that claim these addresses as stale.
-fn mark_claimants(addresses: &[IpAddr], cluster: &Cluster, endpoints: &mut Endpoints) {
+fn mark_claimants(addresses: &[IpAddr], cluster: &Cluster, layers: &mut Layers) {
     for pod in addresses.iter().flat_map(|address| cluster.pods.owners.claimants(*address)) {
         if cluster.pods.get(*pod).local {
-            endpoints.mark(cluster.pod_id(*pod));
+            layers.iter_mut().for_each(|layer| layer.endpoints.mark(cluster.pod_id(*pod)));
         }
     }
 }
@@ -365,8 +347,14 @@ mod tests {
 
         #[test]
         fn removing_every_object_empties_all_indexes(changes in weir_testkit::changes(60)) {
-            let mut engine = Engine::new(Locality::Everywhere);
-            engine.apply(changes.iter().cloned());
+            let mut engine = Engine::new(Locality::Everywhere).with_staged_rules();
+            let staged = |(index, change): (usize, &Change)| match change {
+                Change::Put(Object::Policy(policy)) => {
+                    Change::Put(Object::Policy(Policy { staged: index % 2 == 0, ..policy.clone() }))
+                }
+                other => other.clone(),
+            };
+            engine.apply(changes.iter().enumerate().map(staged));
             let keys = changes.iter().map(|change| match change {
                 Change::Put(object) => object.key(),
                 Change::Remove(key) => key.clone(),
@@ -375,7 +363,7 @@ mod tests {
             prop_assert!(engine.cluster.labels.is_empty(), "{:?}", engine.cluster.labels);
             prop_assert!(engine.cluster.selectors.is_empty());
             prop_assert!(engine.cluster.pods.is_empty());
-            prop_assert!(engine.policies.is_empty());
+            prop_assert!(engine.layers.is_empty());
         }
     }
 }

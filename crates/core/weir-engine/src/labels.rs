@@ -1,9 +1,9 @@
 use std::{collections::BTreeSet, hash::BuildHasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
-use weir_model::{Labels, Name};
+use weir_model::Name;
 
-use crate::{postings::PostingEntry, slab::Slab};
+use crate::slab::Slab;
 
 /// A label key and value, interned together.
 pub(crate) type PairId = u32;
@@ -116,12 +116,6 @@ impl LabelTable {
     pub(crate) fn text(&self, pair: PairId) -> (&Name, &Name) {
         let pair = &self.pairs[pair];
         (&self.keys[pair.key].name, &pair.value)
-    }
-
-    /// The labels of a row.
-    pub(crate) fn of(&self, row: &[PostingEntry]) -> Labels {
-        let pairs = row.iter().map(|entry| self.text(entry.pair));
-        pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     /// All pairs in use that have the key.

@@ -71,8 +71,8 @@ mod domains;
 mod endpoints;
 mod engine;
 mod explain;
-mod facts;
 mod labels;
+mod layer;
 mod members;
 mod namespaces;
 mod nodes;
@@ -85,13 +85,11 @@ mod sections;
 mod selectors;
 mod sets;
 mod slab;
-mod staged;
 
 pub use budget::{Budget, Lockdown, rule_entries};
 pub use engine::{Contest, Engine};
 pub use explain::{Cited, Explanation, Judgement, Miss, Missing, Reason, Side, explain};
 pub use remedy::{Remedy, remedy};
-pub use staged::StagedRules;
 use weir_model::{Name, Program, World};
 
 /// The pods for which an engine compiles rules.

@@ -95,14 +95,6 @@ impl Namespaces {
         }
     }
 
-    /// The namespaces that exist, with their labels.
-    pub(crate) fn declared<'a>(
-        &'a self,
-        labels: &'a LabelTable,
-    ) -> impl Iterator<Item = (&'a Name, Labels)> {
-        self.declared.iter().map(|id| (self.name(*id), labels.of(self.postings.row(*id))))
-    }
-
     pub(crate) fn find(&self, name: &str) -> Option<NamespaceId> {
         self.ids.get(name).copied()
     }

@@ -63,17 +63,6 @@ impl Nodes {
         }
     }
 
-    /// The nodes that exist, with their labels and addresses.
-    pub(crate) fn objects<'a>(
-        &'a self,
-        labels: &'a LabelTable,
-    ) -> impl Iterator<Item = (&'a Name, Labels, &'a [IpAddr])> {
-        self.table.iter().filter_map(|(id, node)| {
-            let addresses = node.declared.as_deref()?;
-            Some((&node.name, labels.of(self.postings.row(id)), addresses))
-        })
-    }
-
     pub(crate) fn find(&self, name: &str) -> Option<NodeId> {
         self.ids.get(name).copied()
     }

@@ -47,6 +47,8 @@ pub(crate) struct PolicyEntry {
     pub(crate) id: PolicyId,
     pub(crate) location: Option<Location>,
     pub(crate) spec: Arc<Spec>,
+    /// Whether it is staged; possible only in the layer of staged rules.
+    staged: bool,
     group: GroupIndex,
     ingress: Option<Box<CompiledDirection>>,
     egress: Option<Box<CompiledDirection>>,
@@ -85,6 +87,11 @@ impl PolicyEntry {
         let ingress = self.spec.rules(Direction::Ingress).unwrap_or_default();
         compile::depends_on_ports(ingress, Direction::Ingress)
     }
+
+    /// Whether its endpoints must be assigned to their classes again when it comes or goes.
+    fn divides_classes(&self) -> bool {
+        self.staged || self.depends_on_ports()
+    }
 }
 
 /// All policies with the same subject.
@@ -96,6 +103,8 @@ struct PolicyGroup {
     policies: SmallVec<[PolicyIndex; 2]>,
     /// How many of them depend on the named ports of the endpoint.
     depends_on_ports: u32,
+    /// How many of them are staged.
+    staged: u32,
     /// The classes of endpoints that it selects.
     classes: SmallVec<[u32; 2]>,
 }
@@ -114,6 +123,11 @@ impl Policies {
         Policies { quota: Quota::new(budget), ..Policies::default() }
     }
 
+    /// No policies, with the same limits.
+    pub(crate) fn emptied(&self) -> Self {
+        Policies { quota: self.quota.unused(), ..Policies::default() }
+    }
+
     pub(crate) fn find(&self, id: &PolicyId) -> Option<PolicyIndex> {
         self.by_id.find(self.hasher.hash_one(id), |index| self.table[*index].id == *id).copied()
     }
@@ -127,7 +141,8 @@ impl Policies {
         let mut touched = SmallVec::new();
         if let Some(index) = self.find(&policy.id) {
             let known = &self.table[index];
-            if known.spec == policy.spec && known.location == policy.location {
+            let is_same = known.spec == policy.spec && known.location == policy.location;
+            if is_same && known.staged == policy.staged {
                 return touched;
             }
             touched.extend(self.remove_at(index, cluster));
@@ -139,6 +154,7 @@ impl Policies {
             id: policy.id.clone(),
             location: policy.location.clone(),
             spec,
+            staged: policy.staged,
             group,
             ingress: None,
             egress: None,
@@ -150,9 +166,10 @@ impl Policies {
         let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
         let at = self.groups[group].policies.partition_point(|other| order(*other) < order(index));
         self.groups[group].policies.insert(at, index);
-        let depends_on_ports = self.table[index].depends_on_ports();
-        self.groups[group].depends_on_ports += u32::from(depends_on_ports);
-        touched.push(if depends_on_ports { Touched::Subject(group) } else { touch });
+        let added = &self.table[index];
+        self.groups[group].depends_on_ports += u32::from(added.depends_on_ports());
+        self.groups[group].staged += u32::from(added.staged);
+        touched.push(if added.divides_classes() { Touched::Subject(group) } else { touch });
         touched
     }
 
@@ -174,9 +191,9 @@ impl Policies {
         let group = &mut self.groups[gone.group];
         group.policies.retain(|other| *other != index);
         group.depends_on_ports -= u32::from(gone.depends_on_ports());
+        group.staged -= u32::from(gone.staged);
         if !group.policies.is_empty() {
-            let by_ports = gone.depends_on_ports();
-            return Some(if by_ports {
+            return Some(if gone.divides_classes() {
                 Touched::Subject(gone.group)
             } else {
                 Touched::Rules(gone.group)
@@ -217,6 +234,11 @@ impl Policies {
         used.flat_map(|(_, group)| &group.policies).map(|policy| &self.table[*policy].id)
     }
 
+    /// All policies.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PolicyEntry> {
+        self.table.iter().map(|(_, policy)| policy)
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -243,6 +265,7 @@ impl Policies {
             selector,
             policies: SmallVec::new(),
             depends_on_ports: 0,
+            staged: 0,
             classes: SmallVec::new(),
         });
         self.group_ids.insert((scope, selector), group);
@@ -274,6 +297,11 @@ impl Policies {
     /// Whether any of these groups depends on the named ports of the endpoint.
     pub(crate) fn depend_on_ports(&self, groups: &[GroupIndex]) -> bool {
         groups.iter().any(|group| self.groups[*group].depends_on_ports > 0)
+    }
+
+    /// Whether any of these groups has a staged policy.
+    pub(crate) fn have_staged(&self, groups: &[GroupIndex]) -> bool {
+        groups.iter().any(|group| self.groups[*group].staged > 0)
     }
 
     pub(crate) fn classes_of(&self, group: GroupIndex) -> &[u32] {

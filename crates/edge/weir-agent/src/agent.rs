@@ -22,7 +22,7 @@ use std::{
 
 use weir_api::UNRESOLVED_NAME;
 use weir_datapath::{Datapath, Ledger, Outcome};
-use weir_engine::{Engine, Locality, StagedRules};
+use weir_engine::{Engine, Locality};
 use weir_model::{Finding, PolicyId};
 use weir_runtime::{SourceEvent, delay, jitter};
 
@@ -57,8 +57,6 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// The loop's state.
 pub(crate) struct Agent<D: Datapath> {
     engine: Engine,
-    /// The rules with staged policies, for reports.
-    staged: StagedRules,
     ledger: Ledger<D>,
     input: InputState,
     /// The CNI plugin's requests, if the agent serves it.
@@ -120,9 +118,10 @@ impl<D: Datapath> Agent<D> {
         let mut ledger = Ledger::new(datapath, options.established());
         let mut guard = GuardState::new(options);
         guard.is_maintained = ledger.guard().is_some();
+        let engine = Engine::with_budget(Locality::Node(options.node.clone()), options.budget);
         Agent {
-            engine: Engine::with_budget(Locality::Node(options.node.clone()), options.budget),
-            staged: StagedRules::default(),
+            // Without flows, nothing could be reported about staged policies.
+            engine: if options.flows.is_some() { engine.with_staged_rules() } else { engine },
             ledger,
             input: InputState::new(options.node.clone(), options.machine_addresses),
             plugins: None,
@@ -331,17 +330,13 @@ impl<D: Datapath> Agent<D> {
         let _entered = span.enter();
         let start = Instant::now();
         let delta = self.engine.apply(&changes);
-        let had_staged = self.staged.program().is_some();
-        self.staged.apply(&self.engine, &changes);
-        if !had_staged && self.staged.program().is_some() && !self.flows.is_on() {
-            tracing::warn!("cannot report what staged policies would deny: flows are off");
-        }
+        self.reporter.set_staged(self.engine.staged_policies());
         span.record("endpoints", delta.endpoints.len()).record("sets", delta.sets.len());
         self.reporter.compiled(start.elapsed());
         self.due.needs_count = true;
         self.reporter.update_contests(self.engine.take_contests());
         self.report_lockdowns();
-        if !delta.is_empty() || self.staged.program().is_some() {
+        if !delta.is_empty() || self.engine.staged_program().is_some() {
             self.flows.set_rules_changed();
         }
         if !delta.is_empty() {

@@ -79,7 +79,10 @@ struct StatusBody {
 }
 
 async fn status(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
-    let status = report.status().clone();
+    let mut status = report.status().clone();
+    if status.staged.count > 0 {
+        status.staged.reports_unavailable = report.flows.unavailable();
+    }
     let reasons = status.reasons();
     Json(StatusBody {
         schema_version: "weir.dev/status/v1",

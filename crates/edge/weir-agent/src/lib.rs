@@ -40,6 +40,8 @@ use event::AgentEvent;
 pub use flows::{FlowExport, FlowLog, OtlpCollector};
 pub use kernel_settings::{Sysctls, check_node};
 pub use lock::LockError;
-pub use run::{AgentError, AgentOptions, DropReports, MachineAddresses, cleanup, once, run};
+pub use run::{
+    AgentError, AgentOptions, DropReports, MachineAddresses, MachineReports, cleanup, once, run,
+};
 pub use source::Source;
 pub use surroundings::{BlindSpot, Effect, Inspection, Leftover, LeftoverKind, Surroundings};

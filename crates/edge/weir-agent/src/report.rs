@@ -72,6 +72,8 @@ pub(crate) struct AgentStatus {
     pub(crate) rejected: Vec<RejectedEndpoint>,
     /// The policies that isolate their pods and allow nothing.
     pub(crate) locked_down: Vec<LockedPolicy>,
+    /// The staged policies, which are not enforced.
+    pub(crate) staged: StagedStatus,
     pub(crate) findings: Vec<FindingReport>,
     pub(crate) unread: Vec<FindingReport>,
     /// Rules of other policy engines, and of weir's other datapaths.
@@ -141,6 +143,18 @@ impl From<PacketPath> for PacketPathReport {
             fast_lane_links,
         }
     }
+}
+
+/// The staged policies.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StagedStatus {
+    pub(crate) count: usize,
+    /// The first of them.
+    pub(crate) policies: Vec<String>,
+    /// Why the agent does not report what they would deny; absent if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reports_unavailable: Option<String>,
 }
 
 /// The source of the cluster state.
@@ -265,6 +279,7 @@ impl AgentReport {
             last_apply: None,
             rejected: Vec::new(),
             locked_down: Vec::new(),
+            staged: StagedStatus::default(),
             findings: Vec::new(),
             unread: Vec::new(),
             leftovers: Vec::new(),

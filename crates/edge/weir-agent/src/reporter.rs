@@ -11,6 +11,7 @@ mod lockdowns;
 mod log;
 mod names;
 mod node_report;
+mod staged;
 mod surroundings;
 
 use std::{
@@ -59,6 +60,7 @@ pub(crate) struct Reporter {
     lockdowns: BTreeMap<PolicyId, String>,
     /// The number of policies that have yet to be tested.
     untested: usize,
+    staged: BTreeSet<PolicyId>,
     warnings: Warnings,
     drops: DropLog,
     flows: FlowCounts,
@@ -127,6 +129,7 @@ impl Reporter {
             contests: Contests::default(),
             lockdowns: BTreeMap::new(),
             untested: 0,
+            staged: BTreeSet::new(),
             warnings: Warnings::default(),
             node_report: node_report::NodeReports::default(),
         }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_datapath::{ApplyError, Datapath, Drops, Established, Mode, Rejection};
+use weir_datapath::{ApplyError, ConnectionTable, Datapath, Drops, Established, Mode, Rejection};
 use weir_engine::Budget;
 use weir_flows::FlowLimits;
 use weir_model::{Block, Name, Verdict};
@@ -111,6 +111,14 @@ pub enum DropReports {
     Unsupported(&'static str),
 }
 
+/// What a machine reports beside the state of its rules.
+pub struct MachineReports {
+    /// Its reports of dropped packets.
+    pub drops: DropReports,
+    /// The table of connections that the datapath maintains itself, if it has one.
+    pub connections: Option<Box<dyn ConnectionTable + Send>>,
+}
+
 /// Why an agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -199,7 +207,7 @@ mod hints {
 pub fn run<D: Datapath>(
     options: &AgentOptions,
     datapath: D,
-    drops: DropReports,
+    reports: MachineReports,
 ) -> Result<(), AgentError> {
     if await_lock()? == Waited::Stopped {
         return Ok(());
@@ -213,7 +221,7 @@ pub fn run<D: Datapath>(
     if datapath.diagnostics().is_some() {
         report.export_backend_metrics();
     }
-    let drops = match drops {
+    let drops = match reports.drops {
         DropReports::From(drops) => Some(drops),
         DropReports::Unsupported(why) => {
             report.set_drops_unsupported(why);
@@ -230,7 +238,8 @@ pub fn run<D: Datapath>(
     }
     #[cfg(target_os = "linux")]
     if options.flows.is_some() {
-        flows::watch(report.clone(), sender.clone()).map_err(AgentError::Start)?;
+        flows::watch(report.clone(), sender.clone(), reports.connections)
+            .map_err(AgentError::Start)?;
     }
     if options.flows.is_some() && !options.flow_export.is_empty() {
         let (export, node) = (options.flow_export.clone(), options.node.to_string());

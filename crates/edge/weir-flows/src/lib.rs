@@ -10,6 +10,8 @@
 //!
 //! *Invariant*: the limits of a table bound its memory, whatever pods send.
 
+#[cfg(test)]
+mod example;
 mod line;
 mod otlp;
 mod page;

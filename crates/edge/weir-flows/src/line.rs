@@ -91,45 +91,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::{
-        DecidingRule, FlowVerdict, RecordEnd, RuleDirection, RuleEffect, Sampling, SamplingSource,
-    };
-
-    fn record() -> FlowRecord {
-        FlowRecord {
-            schema_version: SCHEMA.into(),
-            node: "n1".into(),
-            verdict: FlowVerdict::Deny,
-            from: RecordEnd::Workload {
-                namespace: "shop".into(),
-                kind: "Deployment".into(),
-                name: "web".into(),
-                pod: "web-7d4-x".into(),
-            },
-            to: RecordEnd::Address { address: "203.0.113.7".into() },
-            protocol: "TCP".into(),
-            port: Some(443),
-            policies: vec![DecidingRule {
-                kind: "NetworkPolicy".into(),
-                namespace: Some("shop".into()),
-                name: "web".into(),
-                direction: RuleDirection::Egress,
-                rule: None,
-                effect: RuleEffect::Isolate,
-            }],
-            more_policies: 0,
-            first_seen: "2026-01-02T03:04:05.678Z".into(),
-            last_seen: "2026-01-02T03:05:05.678Z".into(),
-            connections: 3,
-            packets: None,
-            bytes: None,
-            sampling: Sampling {
-                source: SamplingSource::Reports,
-                complete: false,
-                limit_per_second: Some(20),
-            },
-        }
-    }
+    use crate::{FlowVerdict, RecordEnd, example::record};
 
     #[test]
     fn a_record_is_one_line_and_reads_back_as_it_was() {
@@ -176,6 +138,21 @@ mod tests {
                 "n1"
             ]
         );
+    }
+
+    #[test]
+    fn errors_name_fields_instead_of_types() {
+        let error = |line: &str| match parse(line.as_bytes(), 1) {
+            Err(RecordError::Malformed { source, .. }) => source.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let text = error("7");
+        assert!(text.contains("a flow record, as `weir flows -o json` prints it"), "{text}");
+        let mut record = serde_json::to_value(record()).unwrap();
+        record["from"] = serde_json::json!({"pod": 7});
+        let text = error(&record.to_string());
+        assert!(text.contains("expected an end: namespace"), "{text}");
+        assert!(!text.contains("RecordEnd"), "{text}");
     }
 
     #[test]

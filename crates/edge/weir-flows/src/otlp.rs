@@ -89,43 +89,11 @@ fn nanoseconds(time: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RuleDirection, RuleEffect, SCHEMA, Sampling, SamplingSource};
+    use crate::example::record;
 
     #[test]
     fn a_flow_is_a_log_record_with_the_time_of_its_last_connection() {
-        let flow = FlowRecord {
-            schema_version: SCHEMA.into(),
-            node: "n1".into(),
-            verdict: FlowVerdict::Deny,
-            from: RecordEnd::Workload {
-                namespace: "shop".into(),
-                kind: "Deployment".into(),
-                name: "web".into(),
-                pod: "web-1".into(),
-            },
-            to: RecordEnd::Address { address: "203.0.113.7".into() },
-            protocol: "TCP".into(),
-            port: Some(443),
-            policies: vec![crate::DecidingRule {
-                kind: "NetworkPolicy".into(),
-                namespace: Some("shop".into()),
-                name: "web".into(),
-                direction: RuleDirection::Egress,
-                rule: None,
-                effect: RuleEffect::Isolate,
-            }],
-            more_policies: 0,
-            first_seen: "2026-01-02T03:04:05.678Z".into(),
-            last_seen: "2026-01-02T03:05:05.678Z".into(),
-            connections: 3,
-            packets: None,
-            bytes: Some(u64::MAX),
-            sampling: Sampling {
-                source: SamplingSource::Reports,
-                complete: false,
-                limit_per_second: Some(20),
-            },
-        };
+        let flow = FlowRecord { bytes: Some(u64::MAX), ..record() };
         let body = otlp_logs("n1", "1.2.3", &[flow]);
         let resource = &body["resourceLogs"][0]["resource"]["attributes"];
         assert_eq!(resource[2], json!({"key": "k8s.node.name", "value": {"stringValue": "n1"}}));

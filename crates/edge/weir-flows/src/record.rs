@@ -11,7 +11,7 @@ pub const SCHEMA: &str = "weir.dev/flow/v1";
 /// If the pods run on different nodes, the agents of both nodes have a record: that of the source
 /// names the egress rules, and that of the destination the ingress rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a flow record, as `weir flows -o json` prints it")]
 pub struct FlowRecord {
     /// The schema with its version: [`SCHEMA`].
     pub schema_version: String,
@@ -145,7 +145,7 @@ impl fmt::Display for RecordEnd {
 
 /// A policy that decided, and its rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a policy that decided")]
 pub struct DecidingRule {
     /// The kind of the policy.
     pub kind: String,
@@ -216,11 +216,12 @@ pub enum RuleEffect {
 
 /// How complete the number of connections is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "how complete the numbers are")]
 pub struct Sampling {
     /// Where the observations come from.
     pub source: SamplingSource,
-    /// Whether all connections since the start of the agent are counted.
+    /// Whether all connections since the start of the agent are counted. The table of eBPF programs
+    /// shows a connection that uses the ports of an earlier one again as the same connection.
     pub complete: bool,
     /// The most observations per second of one source address. Absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +234,8 @@ pub struct Sampling {
 pub enum SamplingSource {
     /// Events of the kernel's connection tracking.
     Conntrack,
+    /// Events of connection tracking, and the table of weir's eBPF programs for other connections.
+    Ebpf,
     /// Reports of the rules about denied packets.
     Reports,
 }

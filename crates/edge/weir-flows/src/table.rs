@@ -174,6 +174,8 @@ pub struct FlowsSince {
 pub struct Completeness {
     /// Whether the kernel reported all connections.
     pub connections: bool,
+    /// Where allowed connections come from.
+    pub source: SamplingSource,
     /// The most reports of denied packets per second and source address.
     pub denied_per_second: u32,
 }
@@ -313,7 +315,7 @@ impl FlowTable {
                 limit_per_second: Some(complete.denied_per_second),
             },
             FlowVerdict::Allow | FlowVerdict::Audit => Sampling {
-                source: SamplingSource::Conntrack,
+                source: complete.source,
                 complete: complete.connections,
                 limit_per_second: None,
             },

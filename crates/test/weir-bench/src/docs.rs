@@ -103,6 +103,7 @@ mod tests {
             "ebpf-goals",
             "ebpf-packets",
             "ebpf-changes",
+            "flows",
         ] {
             assert!(replace(&text, name, "").is_some(), "{name}");
         }

@@ -11,6 +11,7 @@ mod clusterset;
 mod datapath;
 mod docs;
 mod engine;
+mod flows;
 mod hostile;
 mod hpp;
 mod measure;
@@ -54,6 +55,8 @@ enum Bench {
     Hostile(hostile::HostileBench),
     /// A DNS answer that waits until its addresses are in force: time, CPU time and memory.
     Names(names::NamesBench),
+    /// Connections that an agent observes: the cost of one, and CPU time and memory of the agent.
+    Flows(flows::FlowsBench),
     /// Apply manifests of standard input. `hostile` runs this in a new process.
     #[command(hide = true)]
     HostileChild(hostile::HostileChild),
@@ -99,6 +102,7 @@ impl Bench {
             Bench::Hpp(hpp) => hpp.run(out)?,
             Bench::Hostile(hostile) => hostile.run(out)?,
             Bench::Names(names) => names.run(out)?,
+            Bench::Flows(flows) => flows.run(out)?,
             Bench::HostileChild(child) => child.run(out)?,
             Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {

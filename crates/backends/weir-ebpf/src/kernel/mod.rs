@@ -111,6 +111,11 @@ pub(crate) fn reports() -> io::Result<RingBuffer> {
     RingBuffer::open(&path, map.declaration(0).max_entries as usize)
 }
 
+/// The path of the connections of the calling thread's network namespace.
+pub(crate) fn flow_table(family: IpFamily) -> io::Result<PathBuf> {
+    Ok(root()?.join(MapId::Flows(family).to_string()))
+}
+
 /// Whether an address belongs to a pod of this node, by the rules in the calling thread's network
 /// namespace.
 pub(crate) fn is_pod_of_node(address: IpAddr) -> bool {

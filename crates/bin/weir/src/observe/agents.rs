@@ -23,7 +23,7 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgentsArgs {
     /// The HTTP address of one agent [default: 127.0.0.1:9640]
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes", value_parser = agent_address)]
     agent: Option<String>,
     /// Query the agents of all nodes of the cluster; --kubeconfig and --context imply it
     #[arg(long)]
@@ -37,6 +37,15 @@ pub(crate) struct AgentsArgs {
     /// The namespace of the agents
     #[arg(long, value_name = "NAME", default_value = "weir-system")]
     agent_namespace: String,
+}
+
+/// Checks the address of an agent: a host and a port.
+pub(crate) fn agent_address(text: &str) -> Result<String, String> {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && is_port(port) => Ok(text.to_owned()),
+        _ => Err(format!("expected HOST:PORT, such as {ADDRESS}")),
+    }
 }
 
 /// One agent or those of a cluster.
@@ -58,10 +67,14 @@ impl AgentsArgs {
         }
     }
 
+    /// The access to the API server.
+    pub(crate) fn access(&self) -> Access {
+        Access::new(self.kubeconfig.as_deref(), self.context.as_deref())
+    }
+
     /// The agents of the cluster.
     pub(crate) fn cluster(&self) -> anyhow::Result<ClusterAgents> {
-        let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
-        let client = AdminClient::new(access)?;
+        let client = AdminClient::new(self.access())?;
         Ok(ClusterAgents { client, namespace: self.agent_namespace.clone() })
     }
 }

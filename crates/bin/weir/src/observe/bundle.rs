@@ -9,19 +9,26 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
-use weir_kube::ApiError;
+use weir_engine::Locality;
+use weir_kube::{Access, ApiError, ClusterKinds};
 
 use super::agents::{AgentsArgs, ClusterAgents};
-use crate::{exit::Exit, failure::Failure, present::plain::Plain};
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    present::{self, plain::Plain, program::Listing},
+    source,
+};
 
 /// Collect diagnostics for a bug report in a tar file
 ///
 /// Collects the versions, the state of all nodes and agents, findings, the settings of the agents, recent
-/// drops and flows, the uses of policies, and the logs of weir's pods. It leaves out Secrets, annotations
-/// and the values of environment variables. The file contains names and addresses of pods: look at it before you pass it
+/// drops and flows, the uses of policies, the rules that each node should have, and the logs of weir's
+/// pods. It leaves out Secrets, annotations and the values of environment variables. The file contains names and addresses of pods: look at it before you pass it
 /// on. A part that cannot be read does not end the command; the file `errors.txt` lists it.
 ///
-/// This needs `create` on pods/exec, `get` on pods/log, and `list` on pods and nodes.
+/// This needs `create` on pods/exec, `get` on pods/log, and `list` on pods, nodes, namespaces and
+/// policies.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  weir bundle\n  weir bundle --file weir.tar --context prod")]
 pub(crate) struct BundleCommand {
@@ -77,6 +84,7 @@ impl BundleCommand {
         for (file, words) in COMMANDS {
             bundle.collect(&cluster, file, words)?;
         }
+        bundle.add_rules(&self.agents.access());
         for (pod, container) in containers {
             let file = format!("logs/{pod}/{container}.log");
             let path = format!(
@@ -124,6 +132,30 @@ impl Bundle {
     fn failed(&mut self, name: &str, error: &dyn std::error::Error) {
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         self.errors.push(format!("{name}: {error}{cause}"));
+    }
+
+    /// Adds the rules that each node should have, compiled from the objects of the cluster.
+    fn add_rules(&mut self, access: &Access) {
+        let loaded = source::load_cluster(access, ClusterKinds::Policies, "give one");
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.errors.push(format!("rules: {error:#}"));
+                return;
+            }
+        };
+        let world = loaded.without_synthetic();
+        for node in world.nodes.keys() {
+            let program = weir_engine::compile(&world, Locality::Node(node.clone()));
+            let mut text = Vec::new();
+            match present::program::write(&mut text, &Listing::new(&program, None)) {
+                Ok(()) => {
+                    let plain = anstream::adapter::strip_bytes(&text).into_vec();
+                    self.add(&format!("rules/{node}.txt"), plain);
+                }
+                Err(error) => self.failed("rules", &error),
+            }
+        }
     }
 
     /// Adds the output of a command of each agent.

@@ -3,19 +3,19 @@
 use clap::{Args, ValueEnum};
 use weir_flows::{FlowRecord, FlowVerdict};
 
-use crate::drops::Dropped;
+use crate::{drops::Dropped, failure::Failure};
 
 /// Selects flows or drops.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ObserveFilter {
     /// Only flows from or to pods of this namespace
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = object_name)]
     namespace: Option<String>,
     /// Only flows from or to this pod or workload: NAME or NAMESPACE/NAME; twice for both ends
-    #[arg(long, value_name = "POD")]
+    #[arg(long, value_name = "POD", value_parser = name_in_namespace)]
     pod: Vec<String>,
     /// Only flows that this policy decided: NAME or NAMESPACE/NAME
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = name_in_namespace)]
     policy: Option<String>,
 }
 
@@ -49,7 +49,39 @@ impl VerdictArg {
     }
 }
 
+/// Checks a name of an object.
+fn object_name(text: &str) -> Result<String, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    if text.is_empty() || text.len() > 253 || !text.bytes().all(is_allowed) {
+        return Err("expected a name: letters, digits, `-` and `.`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks `NAME` or `NAMESPACE/NAME`.
+fn name_in_namespace(text: &str) -> Result<String, String> {
+    let mut parts = text.splitn(3, '/');
+    let is_name = |part: &str| object_name(part).is_ok();
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(name), None, None) if is_name(name) => Ok(text.to_owned()),
+        (Some(namespace), Some(name), None) if is_name(namespace) && is_name(name) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected NAME or NAMESPACE/NAME".to_owned()),
+    }
+}
+
 impl ObserveFilter {
+    /// Checks what the arguments mean together, before an agent is asked.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.pod.len() > 2 {
+            let what =
+                format!("a connection has two ends, but --pod is given {} times", self.pod.len());
+            return Err(Failure::new(what, "give --pod once or twice"));
+        }
+        Ok(())
+    }
+
     /// Whether to show a flow.
     pub(crate) fn shows(&self, flow: &FlowRecord) -> bool {
         let FlowRecord { from, to, policies, .. } = flow;
@@ -111,5 +143,22 @@ impl ObserveFilter {
         let pods = self.pod.iter().map(|value| format!("--pod={value}"));
         let policy = self.policy.iter().map(|value| format!("--policy={value}"));
         namespace.chain(pods).chain(policy).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_checked_before_agents_are_asked() {
+        for text in ["web", "shop/web", "web-7d4.x"] {
+            assert_eq!(name_in_namespace(text).as_deref(), Ok(text));
+        }
+        for text in ["", "/web", "shop/", "pod/shop/web", "a b", "web_1"] {
+            assert!(name_in_namespace(text).is_err(), "{text}");
+        }
+        let pod = ["a", "b", "c"].map(str::to_owned).to_vec();
+        assert!(ObserveFilter { pod, ..ObserveFilter::default() }.check().is_err());
     }
 }

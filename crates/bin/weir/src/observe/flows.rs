@@ -20,8 +20,8 @@ use crate::{
 /// Prints one line for the connections between two workloads at one port with one verdict: how many
 /// there were, when the last one was, and which policies and rules decided. Allowed connections come
 /// from the kernel's connection tracking, and denied packets from the rules, which limit their reports.
-/// Connections that the kernel does not track are missing: those of the fast lane, and with `--datapath
-/// ebpf`, those of a node where no program such as kube-proxy needs connection tracking.
+/// With `--datapath ebpf`, connections that the kernel does not track come from the table of the eBPF
+/// programs, some seconds later; the numbers are then not complete.
 /// The agent stores up to 100,000 flows since it started; for pods on two nodes, each node has a flow
 /// with the rules of its pod.
 ///
@@ -48,8 +48,8 @@ pub(crate) struct FlowsCommand {
     /// started
     #[arg(long, conflicts_with_all = ["verdict", "pod", "policy"])]
     unused: bool,
-    /// Print the uses of rules, for the command that asks all agents
-    #[arg(long, hide = true, conflicts_with_all = ["follow", "unused"])]
+    /// Print how often each rule decided about a connection, as one JSON object per node
+    #[arg(long, conflicts_with_all = ["follow", "unused", "verdict", "pod", "policy"])]
     uses: bool,
     #[command(flatten)]
     agents: AgentsArgs,
@@ -68,6 +68,7 @@ enum FlowsFormat {
 
 impl FlowsCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        self.filter.check()?;
         let agents = self.agents.agents()?;
         if self.unused || self.uses {
             let pages = match agents {

@@ -8,7 +8,10 @@ mod local;
 mod top;
 
 pub(crate) use self::{
-    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, NodeEvent, report as report_away},
+    agents::{
+        AgentLine, Agents, AgentsArgs, ClusterAgents, NodeEvent, agent_address,
+        report as report_away,
+    },
     bundle::BundleCommand,
     filter::{ObserveFilter, VerdictArg},
     flows::{FlowsCommand, follow_words, parse},

@@ -71,6 +71,7 @@ type TopKey = (String, String, String, &'static str);
 
 impl TopCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        self.filter.check()?;
         let mut counts = self.read()?;
         if !self.follow {
             self.write(&counts, out)?;

@@ -6,9 +6,9 @@ mod surroundings;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use weir_agent::{AgentOptions, DropReports};
+use weir_agent::{AgentOptions, DropReports, MachineReports};
 use weir_datapath::{ApplyError, Datapath, Guarded, Mode, Plan, Planner, Rejection};
-use weir_ebpf::Ebpf;
+use weir_ebpf::{Ebpf, EbpfConnections};
 use weir_inspect::Filter;
 use weir_iptables::Iptables;
 use weir_model::Program;
@@ -67,9 +67,10 @@ pub(crate) trait Open: Datapath + Send + Sized {
         kernel::enter()
     }
 
-    /// The dropped packets that it reports.
-    fn reports(_options: &AgentOptions) -> DropReports {
-        DropReports::From(Box::<PacketReports>::default())
+    /// The dropped packets and the connections that it reports.
+    fn reports(_options: &AgentOptions) -> MachineReports {
+        let drops = DropReports::From(Box::<PacketReports>::default());
+        MachineReports { drops, connections: None }
     }
 
     /// Sets which senders of denied packets get an answer from rules. With ebpf, the reader of the
@@ -148,13 +149,14 @@ impl Open for GuardedEbpf {
         kernel::enter_with_bpf()
     }
 
-    fn reports(options: &AgentOptions) -> DropReports {
+    fn reports(options: &AgentOptions) -> MachineReports {
         let rejection = match options.mode {
             Mode::Enforce => options.rejection.clone(),
             // Denied packets pass, so none is answered.
             Mode::Audit => Rejection::default(),
         };
-        DropReports::From(Box::new(GuardedReports::new(rejection)))
+        let drops = DropReports::From(Box::new(GuardedReports::new(rejection)));
+        MachineReports { drops, connections: Some(Box::new(EbpfConnections)) }
     }
 
     fn configure(self, agent: &AgentCommand) -> Result<Self, ApplyError> {

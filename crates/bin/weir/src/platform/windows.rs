@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_agent::DropReports;
+use weir_agent::{DropReports, MachineReports};
 use weir_datapath::{Datapath, Mode};
 use weir_hcn::{Hcn, HcnSettings, Library, StateFile, Timed};
 use weir_model::Program;
@@ -47,7 +47,8 @@ fn run(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let file =
         state_file().map_err(|error| tracing::warn!(%error, "running without a state file")).ok();
     let datapath = open(file, options.version)?;
-    agent.run_datapath(&options, datapath, DropReports::Unsupported(NO_DROPS))
+    let reports = MachineReports { drops: DropReports::Unsupported(NO_DROPS), connections: None };
+    agent.run_datapath(&options, datapath, reports)
 }
 
 /// Opens HNS.

@@ -54,6 +54,7 @@ pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
     let locked = status["lockedDown"].as_array().into_iter().flatten();
     let line = |one: &Value| format!("{}: {}", text(&one["policy"]), text(&one["reason"]));
     section(out, "policies that isolate their pods and allow nothing", locked.map(line))?;
+    write_staged(out, &status["staged"])?;
     let leftovers = status["leftovers"].as_array().into_iter().flatten();
     let line = |one: &Value| {
         format!("{} ({}): {}", text(&one["owner"]), text(&one["rules"]), text(&one["hint"]))
@@ -74,6 +75,21 @@ pub(crate) fn write_opflex(out: &mut dyn Write, status: &Value, is_ready: bool) 
     writeln!(out, "{:10}  {}", "node", Plain(node))?;
     writeln!(out, "{:10}  opflex: opflex-agent enforces the files, and counts drops", "datapath")?;
     writeln!(out, "{:10}  {files} files, {objects} objects", "counts")
+}
+
+/// Writes the staged policies, and why the agent does not report what they would deny.
+fn write_staged(out: &mut dyn Write, staged: &Value) -> io::Result<()> {
+    let listed = staged["policies"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut lines: Vec<String> = listed.map(|policy| Plain(policy).to_string()).collect();
+    let count = staged["count"].as_u64().unwrap_or_default();
+    let more = count.saturating_sub(lines.len() as u64);
+    lines.extend((more > 0).then(|| format!("and {more} more")));
+    let unavailable = staged["reportsUnavailable"].as_str();
+    lines.extend(
+        unavailable
+            .map(|reason| format!("what they would deny is not reported: {}", Plain(reason))),
+    );
+    section(out, "staged policies, which are not enforced", lines.into_iter())
 }
 
 fn section(
@@ -107,6 +123,10 @@ mod tests {
             "lastApply": {"outcome": "applied"},
             "warnings": ["a bridge bypasses the rules", "drops are unavailable"],
             "lockedDown": [{"policy": "NetworkPolicy evil/large", "reason": "it is too large"}],
+            "staged": {
+                "count": 3, "policies": ["NetworkPolicy shop/db", "NetworkPolicy shop/web"],
+                "reportsUnavailable": "the agent runs with `--flows off`",
+            },
             "leftovers": [{"owner": "kube-router", "rules": "chain X", "hint": "remove it"}],
         });
         let mut out = Vec::new();
@@ -128,6 +148,11 @@ mod tests {
               drops are unavailable
             policies that isolate their pods and allow nothing
               NetworkPolicy evil/large: it is too large
+            staged policies, which are not enforced
+              NetworkPolicy shop/db
+              NetworkPolicy shop/web
+              and 1 more
+              what they would deny is not reported: the agent runs with `--flows off`
             other rules that filter packets of pods
               kube-router (chain X): remove it
         "#]]

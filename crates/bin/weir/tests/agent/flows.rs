@@ -90,6 +90,24 @@ pub(crate) fn are_observed(filter: Filter) {
     finds_unused_policies(&node);
 }
 
+/// Without connection tracking, connections come from the table of the eBPF programs.
+pub(crate) fn of_the_own_table() {
+    let node = Node::with(Filter::Ebpf);
+    node.write("pods.yaml", PODS);
+    let _agent = node.started(&[]);
+    node.until("the flow is observed", || {
+        assert_eq!(verdict(&node, OPEN), Verdict::Allow);
+        !flows(&node, &["--verdict", "allow"]).is_empty()
+    });
+    let all = flows(&node, &["--verdict", "allow"]);
+    let allowed = all.iter().find(|flow| flow["port"] == OPEN).unwrap();
+    assert_eq!(allowed["from"]["pod"], "web", "{allowed}");
+    assert_eq!(allowed["to"]["pod"], "db", "{allowed}");
+    assert_eq!(allowed["policies"][0]["name"], "db", "{allowed}");
+    assert_eq!(allowed["sampling"]["source"], "ebpf", "{allowed}");
+    assert_eq!(allowed["sampling"]["complete"], false, "{allowed}");
+}
+
 /// One command shows which policy refuses a connection between two pods.
 fn finds_the_policy(node: &Node) {
     let output = node.weir(&["flows", "--pod=shop/web", "--pod=shop/db", "--verdict=deny"]);
@@ -167,6 +185,11 @@ spec: {{podSelector: {{matchLabels: {{app: web}}}}, policyTypes: [Egress]}}
         assert_eq!(drop["toPort"], OPEN, "{drop}");
         assert_eq!(drop["policies"][0], "NetworkPolicy shop/no-egress", "{drop}");
     }
+    let output = node.weir(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    schema::check(&status);
+    assert_eq!(status["staged"]["policies"][0], "NetworkPolicy shop/no-egress", "{status}");
+    assert_eq!(status["staged"]["reportsUnavailable"], Value::Null, "{status}");
     // An unknown value: the policy is enforced.
     node.write("staged.yaml", &policy("weir.dev/mode: stage"));
     node.until("the policy is enforced", || verdict(&node, OPEN) == Verdict::Deny);

@@ -88,6 +88,7 @@ fn main() -> ExitCode {
     }
     trials.extend([
         with(Filter::Nftables, "a_flow_of_audit_mode_says_so", flows::audit),
+        trial("flows_of_ebpf_need_no_conntrack", flows::of_the_own_table),
         trial("flows_have_bytes_if_the_kernel_counts", flows::accounting),
         trial("flows_can_be_switched_off", flows::off),
         trial("flows_go_to_a_file_and_to_a_collector", flows::export),

@@ -56,11 +56,6 @@ impl FlowState {
         }
     }
 
-    /// Whether the agent observes flows.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
     /// The rules of the program changed.
     pub(super) fn set_rules_changed(&mut self) {
         self.rules += 1;
@@ -228,12 +223,12 @@ impl<D: Datapath> Agent<D> {
         let is_allowed = || verdict(enforced, link) == Verdict::Allow;
         in_force
             .filter(denies)
-            .or_else(|| self.staged.program().filter(denies).filter(|_| is_allowed()))
+            .or_else(|| self.engine.staged_program().filter(denies).filter(|_| is_allowed()))
     }
 
     /// Reports connections that staged policies would deny, as drops that passed.
     fn report_staged(&mut self, links: &BTreeMap<Link, LinkCount>) {
-        let Some(staged) = self.staged.program() else { return };
+        let Some(staged) = self.engine.staged_program() else { return };
         let program = self.ledger.program();
         let is_new = |(_, count): &(&Link, &LinkCount)| count.connections > 0;
         let drops = links.iter().filter(is_new).filter_map(|(link, _)| {

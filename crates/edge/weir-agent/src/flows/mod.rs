@@ -2,7 +2,8 @@
 //! aggregated by workload.
 //!
 //! ```text
-//!  conntrack ─ batch of 100 ms ─► AgentEvent ─► the loop ─► FlowTable ◄── /flows, flow log, OTLP
+//!  conntrack ─ batch of 100 ms ─┐
+//!  a datapath's own table, 2 s ─┴► AgentEvent ─► the loop ─► FlowTable ◄── /flows, flow log, OTLP
 //!  reports of denied packets ────────────────────┘ names, deciding rules
 //! ```
 //!
@@ -12,6 +13,8 @@
 mod decide;
 mod export;
 mod store;
+#[cfg(target_os = "linux")]
+mod table;
 #[cfg(target_os = "linux")]
 mod watch;
 

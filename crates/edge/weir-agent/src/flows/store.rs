@@ -3,13 +3,15 @@
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::SystemTime,
 };
 
 use tokio::sync::watch;
-use weir_flows::{Completeness, FlowLimits, FlowTable, FlowsPage, FlowsSince, PoliciesPage};
+use weir_flows::{
+    Completeness, FlowLimits, FlowTable, FlowsPage, FlowsSince, PoliciesPage, SamplingSource,
+};
 use weir_runtime::time::rfc3339;
 
 /// The most flows of one page.
@@ -38,6 +40,10 @@ pub(crate) struct FlowStore {
     last: watch::Sender<u64>,
     /// The least number of connections that were not observed.
     lost: AtomicU64,
+    /// Whether some connections are known only from the datapath's own table.
+    from_own_table: AtomicBool,
+    /// Whether connections were missed, for a reason other than their number.
+    incomplete: AtomicBool,
     unavailable: Mutex<Option<String>>,
     /// The policies that select a pod of this node.
     policies: Mutex<Vec<String>>,
@@ -51,6 +57,8 @@ impl FlowStore {
             table: Mutex::new(FlowTable::new(node, limits.unwrap_or_default())),
             last: watch::Sender::new(0),
             lost: AtomicU64::new(0),
+            from_own_table: AtomicBool::new(false),
+            incomplete: AtomicBool::new(false),
             unavailable: Mutex::new(Some(limits.map_or(OFF, |_| STARTING).to_owned())),
             policies: Mutex::default(),
         }
@@ -80,6 +88,18 @@ impl FlowStore {
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the events"))]
     pub(crate) fn add_lost(&self, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Connections were found in the datapath's own table, which connection tracking did not report.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the table"))]
+    pub(crate) fn set_from_own_table(&self) {
+        self.from_own_table.store(true, Ordering::Relaxed);
+    }
+
+    /// Connections may be missing from now on.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the table"))]
+    pub(crate) fn set_incomplete(&self) {
+        self.incomplete.store(true, Ordering::Relaxed);
     }
 
     /// The least number of connections that were not observed.
@@ -123,8 +143,13 @@ impl FlowStore {
 
     /// How the numbers of connections are to be read.
     pub(crate) fn completeness(&self) -> Completeness {
-        let connections = self.lost() == 0 && self.unavailable().is_none();
-        Completeness { connections, denied_per_second: DENIED_PER_SECOND }
+        let from_own_table = self.from_own_table.load(Ordering::Relaxed);
+        let is_incomplete = from_own_table || self.incomplete.load(Ordering::Relaxed);
+        Completeness {
+            connections: self.lost() == 0 && self.unavailable().is_none() && !is_incomplete,
+            source: if from_own_table { SamplingSource::Ebpf } else { SamplingSource::Conntrack },
+            denied_per_second: DENIED_PER_SECOND,
+        }
     }
 
     /// Which policies and rules were used.

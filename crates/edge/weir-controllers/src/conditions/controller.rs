@@ -11,7 +11,9 @@ use weir_kube::{
 use weir_model::{Labels, Pod, PolicyId, Scope};
 
 use super::{
-    ConditionsSettings, NAME, Progress, selected_nodes,
+    ConditionsSettings, NAME, Progress,
+    progress::STAGED,
+    selected_nodes,
     view::{self, PolicyView},
 };
 use crate::{
@@ -99,6 +101,7 @@ struct ConditionsController<'a> {
 struct Pending {
     uid: String,
     generation: i64,
+    staged: bool,
     /// The resourceVersion at which the controller first observed the generation; 0 if it was in
     /// force before.
     version: u64,
@@ -193,7 +196,11 @@ impl ConditionsController<'_> {
             return;
         };
         let (uid, generation) = (&item.revision.uid, item.generation());
-        let is_same = |pending: &Pending| pending.uid == *uid && pending.generation == generation;
+        // An annotation stages a policy without a new generation.
+        let staged = item.is_staged();
+        let is_same = |pending: &Pending| {
+            (&pending.uid, pending.generation, pending.staged) == (uid, generation, staged)
+        };
         if self.pending.get(&key).is_some_and(is_same) {
             return;
         }
@@ -204,7 +211,8 @@ impl ConditionsController<'_> {
         }
         let version = item.revision.resource_version.parse().unwrap_or(u64::MAX);
         let version = if is_settled { 0 } else { version };
-        let pending = Pending { uid: uid.clone(), generation, version, due: now, write_at: now };
+        let uid = uid.clone();
+        let pending = Pending { uid, generation, staged, version, due: now, write_at: now };
         self.pending.insert(key, pending);
     }
 
@@ -233,6 +241,7 @@ impl ConditionsController<'_> {
                 self.pending.entry(key).or_insert_with(|| Pending {
                     uid: item.revision.uid.clone(),
                     generation: item.generation(),
+                    staged: item.is_staged(),
                     version: 0,
                     due: now + BATCH_WINDOW,
                     write_at: now,
@@ -269,14 +278,16 @@ impl ConditionsController<'_> {
                     selected_nodes(policy, labels, pods)
                 }
             };
-            Progress::new(&policy.id, pending.version, &nodes, reports)
+            let progress = Progress::new(&policy.id, pending.version, &nodes, reports);
+            Progress { staged: policy.staged, ..progress }
         });
         let progress = progress.unwrap_or_default();
-        let is_done = progress.is_in_force();
+        let is_done = progress.is_settled();
         if kind >= WITH_STATUS {
             if is_done {
                 let message = format!("generation {}: {}", pending.generation, progress.text());
-                self.writer.publish(&item.object, EventType::Normal, "InForce", message);
+                let reason = if progress.staged { STAGED } else { "InForce" };
+                self.writer.publish(&item.object, EventType::Normal, reason, message);
             }
         } else if is_done || pending.write_at <= now {
             let conditions = progress.conditions(item.invalid.as_deref());

@@ -10,6 +10,8 @@
 //! all changes up to the resourceVersion at which the generation appeared. Later pods do not matter:
 //! the CNI plugin starts none before its rules are in force.
 //!
+//! A staged policy (`weir.dev/mode: audit`) is never in force: the reason of `InForce` is `Staged`.
+//!
 //! NetworkPolicies have no status. An Event says when a change is in force.
 
 mod controller;

@@ -5,6 +5,8 @@ use weir_model::{Labels, Name, Pod, Policy, PolicyId, Scope};
 
 use crate::condition::Condition;
 
+/// The reason of the condition `InForce` of a staged policy.
+pub(super) const STAGED: &str = "Staged";
 /// The most nodes that a message names.
 const MAX_NAMED: usize = 5;
 
@@ -17,6 +19,8 @@ pub struct Progress {
     pub lagging: Vec<String>,
     /// The nodes where the policy is not in force as written, each with the reason.
     pub degraded: BTreeMap<String, String>,
+    /// Whether the policy is staged: no node enforces it once all follow this version.
+    pub staged: bool,
 }
 
 /// The nodes that run a pod which the policy selects.
@@ -67,21 +71,35 @@ impl Progress {
 
     /// Whether every node with a selected pod enforces this generation as written.
     pub fn is_in_force(&self) -> bool {
-        self.lagging.is_empty() && self.degraded.is_empty()
+        !self.staged && self.lagging.is_empty() && self.degraded.is_empty()
+    }
+
+    /// Whether every node with a selected pod does what this version of the policy says.
+    pub fn is_settled(&self) -> bool {
+        self.lagging.is_empty() && (self.staged || self.degraded.is_empty())
     }
 
     /// One sentence.
     pub fn text(&self) -> String {
-        let Progress { nodes, lagging, degraded } = self;
+        let Progress { nodes, lagging, degraded, staged } = self;
         let done = nodes - lagging.len() - degraded.len();
         let mut text = match nodes {
+            0 if *staged => {
+                "staged, so no node enforces it; no node runs a selected pod".to_owned()
+            }
+            nodes if *staged => {
+                format!(
+                    "staged: {} of {nodes} nodes with a selected pod do not enforce it",
+                    nodes - lagging.len()
+                )
+            }
             0 => "no node runs a selected pod".to_owned(),
             nodes => format!("{done} of {nodes} nodes with a selected pod enforce it"),
         };
         if !lagging.is_empty() {
             text += &format!("; not yet: {}", some(lagging.iter()));
         }
-        if !degraded.is_empty() {
+        if !degraded.is_empty() && !staged {
             text += &format!("; not as written: {}", some(degraded.keys()));
         }
         text
@@ -97,6 +115,7 @@ impl Progress {
             }
         };
         let in_force = match (self.nodes, self.lagging.is_empty(), self.degraded.is_empty()) {
+            _ if self.staged => STAGED,
             (0, ..) => "NoSelectedPods",
             (_, true, true) => "Enforced",
             (_, false, _) => "NodesLag",
@@ -105,6 +124,7 @@ impl Progress {
         let first = self.degraded.iter().next();
         let degraded = match (invalid, first) {
             (Some(error), _) => ("Invalid", error.to_owned()),
+            (None, Some(_)) if self.staged => ("AsExpected", "the policy is staged".to_owned()),
             (None, None) => ("AsExpected", "no node reports a deviation".to_owned()),
             (None, Some((node, reason))) => {
                 let more = self.degraded.len() - 1;
@@ -188,6 +208,26 @@ mod tests {
         let [_, in_force, degraded] = progress.conditions(None);
         assert_eq!((in_force.holds, in_force.reason), (false, "Degraded"));
         assert_eq!((degraded.holds, &*degraded.message), (true, "n1: too large"));
+    }
+
+    #[test]
+    fn a_staged_policy_is_settled_but_not_in_force() {
+        let nodes: BTreeSet<Name> = ["n1", "n2"].map(Name::from).into();
+        let mut reports: BTreeMap<_, _> = [report("n1", 9), report("n2", 8)].into();
+        let staged = |reports: &BTreeMap<String, NodeReport>| Progress {
+            staged: true,
+            ..Progress::new(&id(), 9, &nodes, reports)
+        };
+        let progress = staged(&reports);
+        assert_eq!([progress.is_in_force(), progress.is_settled()], [false, false]);
+        let text = "staged: 1 of 2 nodes with a selected pod do not enforce it; not yet: n2";
+        assert_eq!(progress.text(), text);
+        reports.extend([report("n2", 9)]);
+        let progress = staged(&reports);
+        assert_eq!([progress.is_in_force(), progress.is_settled()], [false, true]);
+        let [accepted, in_force, degraded] = progress.conditions(None);
+        assert_eq!([accepted.holds, in_force.holds, degraded.holds], [true, false, false]);
+        assert_eq!(in_force.reason, "Staged");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use weir_api::Tree;
 use weir_kube::{KubeObject, NodeReport};
 use weir_model::{Labels, Name, Object, Pod, Policy, Severity};
 
+use super::progress::STAGED;
+
 /// A policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PolicyView {
@@ -21,12 +23,19 @@ impl PolicyView {
         self.object.metadata.generation.unwrap_or_default()
     }
 
-    /// Whether the status says that this generation is in force.
+    /// Whether the policy is staged.
+    pub(super) fn is_staged(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.staged)
+    }
+
+    /// Whether the status says that this generation is in force, or staged if the policy is staged.
     pub(super) fn is_settled(&self) -> bool {
         let conditions = self.object.data.pointer("/status/conditions").and_then(Value::as_array);
         conditions.into_iter().flatten().any(|one| {
+            let is_expected =
+                if self.is_staged() { one["reason"] == STAGED } else { one["status"] == "True" };
             one["type"] == "InForce"
-                && one["status"] == "True"
+                && is_expected
                 && one["observedGeneration"] == self.generation()
         })
     }

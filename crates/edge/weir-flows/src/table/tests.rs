@@ -1,7 +1,8 @@
 use super::*;
 use crate::{RuleDirection, RuleEffect};
 
-const COMPLETE: Completeness = Completeness { connections: true, denied_per_second: 20 };
+const COMPLETE: Completeness =
+    Completeness { connections: true, source: SamplingSource::Conntrack, denied_per_second: 20 };
 
 fn workload(name: &str) -> FlowPeer {
     let name =
