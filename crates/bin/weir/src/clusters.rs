@@ -15,7 +15,7 @@ use weir_model::{Finding, Name, PodId, PolicyKind, QualifiedName, World};
 use crate::{
     failure::Failure,
     probe,
-    source::{Loaded, load_cluster, load_paths},
+    source::{self, Loaded, load_cluster, load_paths},
 };
 
 /// The clusters of a ClusterSet.
@@ -171,7 +171,7 @@ impl ClustersArgs {
     pub(crate) fn objects(&self) -> anyhow::Result<(CaseObjects, Vec<Finding>)> {
         let mut loaded = self.load(None)?;
         if !loaded.missing.is_empty() {
-            loaded = loaded.complete()?;
+            loaded = source::complete(loaded)?;
         }
         Ok((probe::targets(&loaded), loaded.findings))
     }

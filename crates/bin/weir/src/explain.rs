@@ -1,23 +1,19 @@
 mod backends;
-mod ends;
-mod question;
-
-pub(crate) use self::{
-    ends::check_network,
-    question::{Clusters, Question},
-};
 
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
+use weir_kube::ClusterKinds;
 use weir_model::IpFamily;
 use weir_reach::PortQuery;
+use weir_view::explain::{Clusters, Question, check_network};
+use weir_view::flow_end::{ROUTE_KINDS, kind_in};
 
 use crate::{
     clusters::ClustersArgs,
     exit::Exit,
     failure::Failure,
-    flow_end::{FlowEnd, unread_services},
+    flow_end::{self, FlowEnd, unread_services},
     ingress::{self, IngressArgs},
     names,
     present::{self, Format, Schema},
@@ -72,7 +68,7 @@ pub(crate) struct ExplainCommand {
 
 impl ExplainCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let kinds = FlowEnd::kinds([&self.from, &self.to]);
+        let kinds = kinds([&self.from, &self.to]);
         let names = self.agent.as_deref().map(names::request).transpose()?;
         let loaded = match &names {
             Some(names) => self.source.load_with_names(kinds, names)?,
@@ -83,7 +79,7 @@ impl ExplainCommand {
         let mut source_note = None;
         if matches!(from, FlowEnd::Ingress | FlowEnd::Route(_)) {
             let route = from.route(&loaded);
-            let pods = self.ingress.pods(route, self.source.namespace(), &loaded)?;
+            let pods = self.ingress.controllers().pods(route, self.source.namespace(), &loaded)?;
             let first = pods.first().ok_or_else(ingress::unknown_pods)?;
             if pods.len() > 1 {
                 source_note = Some(format!("{from} stands for {}", ingress::listed(&pods)));
@@ -138,7 +134,7 @@ impl ExplainCommand {
             to: &self.to,
             port: self.port.as_ref(),
             family: self.ip_family.map(IpFamily::from),
-            pod_network: &self.source.pod_network,
+            pod_cidrs: self.source.pod_network.cidrs(),
             clusters: if self.clusters.is_empty() { Clusters::One } else { Clusters::Several },
         }
     }
@@ -161,5 +157,24 @@ impl From<FamilyArg> for IpFamily {
             FamilyArg::V4 => IpFamily::V4,
             FamilyArg::V6 => IpFamily::V6,
         }
+    }
+}
+
+/// The kinds of objects that are needed to find the ends that these texts name.
+fn kinds(texts: [&str; 2]) -> ClusterKinds {
+    // An address may be that of a Service.
+    let may_be_service = |text: &str| {
+        weir_api::address(text).is_some() || kind_in(text).as_deref() == Some("service")
+    };
+    let needs_routes = |text: &str| {
+        let kind = kind_in(text);
+        text == flow_end::INGRESS || kind.is_some_and(|kind| ROUTE_KINDS.contains(&kind.as_str()))
+    };
+    if texts.into_iter().any(needs_routes) {
+        ClusterKinds::DestinationsAndRoutes
+    } else if texts.into_iter().any(may_be_service) {
+        ClusterKinds::Destinations
+    } else {
+        ClusterKinds::Policies
     }
 }

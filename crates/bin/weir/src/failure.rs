@@ -1,71 +1,11 @@
 //! Errors with a hint.
 
-use std::{error, fmt};
-
-use weir_model::edit_distance;
+pub(crate) use weir_view::failure::{Failure, nearest};
 
 use crate::present::{
     plain::Plain,
     style::{BAD, Painted, STRONG},
 };
-
-/// An error, and a hint how to resolve it.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    what: Box<dyn error::Error + Send + Sync>,
-    hint: String,
-}
-
-impl Failure {
-    /// A failure from a text or a library error, with its hint.
-    pub(crate) fn new(
-        what: impl Into<Box<dyn error::Error + Send + Sync>>,
-        hint: impl Into<String>,
-    ) -> Self {
-        Failure { what: what.into(), hint: hint.into() }
-    }
-
-    /// The hint.
-    pub(crate) fn hint(&self) -> &str {
-        &self.hint
-    }
-
-    /// The error and its hint in one line.
-    pub(crate) fn sentence(&self) -> String {
-        match &*self.hint {
-            "" => self.what.to_string(),
-            hint => format!("{}; {hint}", self.what),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.what.fmt(f)
-    }
-}
-
-impl error::Error for Failure {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.what.source()
-    }
-}
-
-/// The known words with the smallest edit distance: at most three, all at the same distance.
-pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Vec<&'a str> {
-    const MAX_SUGGESTIONS: usize = 3;
-    let mut ranked: Vec<(usize, &str)> =
-        known.iter().map(|other| (edit_distance(word, other), *other)).collect();
-    ranked.sort_unstable();
-    ranked.dedup();
-    let best = ranked.first().map_or(0, |(distance, _)| *distance);
-    ranked
-        .into_iter()
-        .take_while(|(d, _)| *d == best)
-        .map(|(_, near)| near)
-        .take(MAX_SUGGESTIONS)
-        .collect()
-}
 
 /// Writes an error, its causes and its hints to standard error.
 pub(crate) fn report(error: &anyhow::Error) {
@@ -74,7 +14,7 @@ pub(crate) fn report(error: &anyhow::Error) {
     causes.dedup_by(|cause, error| error.ends_with(cause.as_str()));
     anstream::eprintln!("{}: {}", Painted(BAD, "error"), Plain(causes.join(": ")));
     let hints = error.chain().filter_map(|cause| cause.downcast_ref::<Failure>());
-    for Failure { hint, .. } in hints {
-        anstream::eprintln!("{}: {}", Painted(STRONG, "hint"), Plain(hint));
+    for failure in hints {
+        anstream::eprintln!("{}: {}", Painted(STRONG, "hint"), Plain(failure.hint()));
     }
 }

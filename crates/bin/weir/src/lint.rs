@@ -1,20 +1,19 @@
 use std::{io::Write, mem, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 use weir_model::{Direction, Finding, Policy, Severity, Who};
+use weir_view::lint_view::LintOutput;
 
 use crate::{
     baseline::Baseline,
     exit::Exit,
-    lint_config::LintConfig,
+    lint_config::{self, LintConfig},
     present::{
         self, ReviewFormat, Schema, Structured,
-        findings::FindingJson,
         review::{self, Remark, RemarkFormat, markdown::Page},
     },
     source::{self, SourceArgs, is_about},
-    suppression::{SuppressedFinding, suppress},
+    suppression::suppress,
 };
 
 /// Find mistakes in policies
@@ -55,37 +54,6 @@ enum FailOn {
     Error,
 }
 
-/// Findings as JSON.
-#[derive(Serialize)]
-pub(crate) struct LintOutput {
-    findings: Vec<FindingJson>,
-    /// The findings that the author of the manifests has decided to ignore.
-    suppressed: Vec<SuppressedJson>,
-}
-
-#[derive(Serialize)]
-struct SuppressedJson {
-    #[serde(flatten)]
-    finding: FindingJson,
-    reason: String,
-    source: &'static str,
-}
-
-impl LintOutput {
-    /// The findings that are reported, and those that are not.
-    pub(crate) fn new(findings: &[Finding], suppressed: &[SuppressedFinding]) -> Self {
-        let suppressed = suppressed.iter().map(|one| SuppressedJson {
-            finding: FindingJson::from(&one.finding),
-            reason: one.reason.clone(),
-            source: one.source.as_str(),
-        });
-        LintOutput {
-            findings: findings.iter().map(FindingJson::from).collect(),
-            suppressed: suppressed.collect(),
-        }
-    }
-}
-
 impl LintCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let baseline = self.baseline.as_deref().map(Baseline::read).transpose()?;
@@ -95,18 +63,19 @@ impl LintCommand {
         // A large cluster takes much memory, so nothing is copied, and compiled only if it matters.
         if loaded.world.policies.values().any(has_block) && !loaded.synthetic.is_empty() {
             let state = source::compile(mem::take(&mut loaded.world));
-            findings = self.source.pod_network.findings(&state, &loaded.synthetic);
+            findings = self.source.pod_network.cidrs().findings(&state, &loaded.synthetic);
             loaded.world = state.world;
         }
         loaded.drop_synthetic();
-        findings.extend(loaded.lint());
+        findings.extend(source::lint(&loaded));
         if self.unselected_pods {
             findings.extend(weir_lint::unselected(&loaded.world));
         }
         findings.extend(loaded.findings);
         findings.sort();
         findings.dedup();
-        let (mut findings, mut suppressed) = suppress(findings, &loaded.ignores, &config);
+        let (mut findings, mut suppressed) =
+            suppress(findings, &loaded.ignores, &config.ignore, lint_config::today());
         if let Some(namespace) = self.source.namespace() {
             findings.retain(|finding| is_in(finding, namespace));
             suppressed.retain(|one| is_in(&one.finding, namespace));

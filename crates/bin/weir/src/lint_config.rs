@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use jiff::civil::Date;
+use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use serde::Deserialize;
 use weir_api::{Tree, document};
 use weir_model::Location;
+use weir_view::suppression::IgnoreEntry;
 
 use crate::failure::Failure;
 
@@ -18,30 +19,16 @@ const FILE_NAME: &str = "weir.yaml";
 /// The maximum size of the file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The current day.
+pub(crate) fn today() -> Date {
+    Timestamp::now().to_zoned(TimeZone::UTC).date()
+}
+
 /// The findings to ignore.
 #[derive(Debug, Default)]
 pub(crate) struct LintConfig {
     /// The entries of `lint.ignore`, in order.
     pub(crate) ignore: Vec<IgnoreEntry>,
-}
-
-/// An entry of `lint.ignore`.
-#[derive(Debug)]
-pub(crate) struct IgnoreEntry {
-    /// The code of the findings.
-    pub(crate) code: Option<String>,
-    /// A pattern for `Kind namespace/name`.
-    pub(crate) object: Option<String>,
-    /// A pattern for the file.
-    pub(crate) path: Option<String>,
-    /// The reason.
-    pub(crate) reason: String,
-    /// The last day on which the entry has an effect.
-    pub(crate) expires: Option<Date>,
-    /// The file and line of the entry.
-    pub(crate) location: Location,
-    /// The folder of the configuration, to which paths are relative.
-    pub(crate) folder: PathBuf,
 }
 
 #[derive(Deserialize)]

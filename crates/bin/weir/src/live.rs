@@ -53,7 +53,7 @@ impl LiveTestArgs {
         let access = Access::new(self.kubeconfig.as_deref(), self.context.as_deref());
         let instead = "leave out --live";
         let loaded =
-            source::load_cluster(&access, ClusterKinds::Destinations, instead)?.complete()?;
+            source::complete(source::load_cluster(&access, ClusterKinds::Destinations, instead)?)?;
         let objects = probe::targets(&loaded);
         let runner = if self.exec {
             Runner::Exec(ExecRunner { client: AdminClient::new(access)? })

@@ -5,7 +5,6 @@
 //! clean, 1 means no or findings, 2 means failure.
 
 mod agent;
-mod apply;
 mod args;
 mod baseline;
 mod budget;
@@ -25,7 +24,6 @@ mod dump;
 mod exit;
 mod explain;
 mod failure;
-mod flow_end;
 mod git;
 mod in_force;
 mod ingress;
@@ -45,7 +43,6 @@ mod names;
 mod no_rules;
 mod observe;
 mod opflex;
-mod other_networks;
 mod panic;
 mod pause;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
@@ -58,22 +55,21 @@ mod probe;
 mod probing;
 mod recommend;
 mod render;
-mod service;
 mod source;
 mod status;
-mod suppression;
 mod test;
 mod test_case;
 mod translation;
 mod ui;
 mod version;
-mod why;
 
 use std::{
     error, fmt,
     io::{self, BufWriter, Write},
     process::ExitCode,
 };
+
+use weir_view::{flow_end, other_networks, service, suppression, why};
 
 use args::{Cli, Command};
 use exit::Exit;

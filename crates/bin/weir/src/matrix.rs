@@ -7,10 +7,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weir_kube::ClusterKinds;
 use weir_model::{Pod, PodId};
-use weir_reach::{
-    Connection, Coverage, MatrixQuery, OtherNetworks, PortQuery, Reach, ReachState, RowLimits,
-    spell,
-};
+use weir_reach::{Connection, MatrixQuery, PortQuery, Reach, ReachState, RowLimits, spell};
+use weir_view::matrix_view::ConnectionJson;
 
 use crate::{
     clusters::ClustersArgs,
@@ -91,9 +89,9 @@ impl MatrixCommand {
         self.check_port_names(loaded.world.pods.values().filter(|pod| in_namespace(&pod.id)))?;
         let namespace = self.source.namespace();
         let RouteSources { sources, notes } =
-            self.ingress.sources(namespace, &loaded, in_namespace)?;
+            self.ingress.controllers().sources(namespace, &loaded, in_namespace)?;
         let state = source::compile(loaded.world);
-        let assumptions = self.source.pod_network.findings(&state, &loaded.synthetic);
+        let assumptions = self.source.pod_network.cidrs().findings(&state, &loaded.synthetic);
         present::findings::print_some(&assumptions);
         let has_unjudged = loaded.attachments.values().any(|one| one.primary.is_some());
         // The lists of connections contain only those that are judged.
@@ -165,7 +163,7 @@ impl MatrixCommand {
         selected: impl Fn(&PodId) -> bool,
         owners: &BTreeMap<PodId, String>,
     ) -> anyhow::Result<Exit> {
-        let networks = self.source.pod_network.networks();
+        let networks = self.source.pod_network.cidrs().networks();
         let exposures = state.exposures(selected, &networks, owners);
         let form = match self.output {
             MatrixFormat::Text => {
@@ -245,48 +243,6 @@ struct MatrixOutput<'a> {
     notes: &'a [String],
     /// The findings from reading the input.
     findings: Vec<FindingJson>,
-}
-
-/// A cell of a matrix as JSON.
-#[derive(Serialize)]
-pub(crate) struct ConnectionJson<'a> {
-    from: &'a str,
-    to: &'a str,
-    reach: &'static str,
-    allowed: Vec<String>,
-    denied: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    partly: Vec<String>,
-    #[serde(rename = "otherPorts", skip_serializing_if = "Vec::is_empty")]
-    other: Vec<String>,
-    /// Whether the ends can also connect over a network that is not judged.
-    #[serde(rename = "otherNetworks", skip_serializing_if = "is_false")]
-    other_networks: bool,
-}
-
-impl<'a> ConnectionJson<'a> {
-    /// The cell of two ends.
-    pub(crate) fn new(from: &'a str, to: &'a str, cell: &weir_reach::Cell) -> Self {
-        ConnectionJson {
-            from,
-            to,
-            reach: match cell.coverage() {
-                Coverage::All => "all",
-                Coverage::Some => "some",
-                Coverage::None => "none",
-                Coverage::Unknown => "notJudged",
-            },
-            allowed: spell(&cell.allowed),
-            denied: spell(&cell.denied),
-            partly: spell(&cell.partly),
-            other: spell(&cell.other),
-            other_networks: cell.other_networks == OtherNetworks::Also,
-        }
-    }
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[derive(Serialize)]

@@ -1,27 +1,20 @@
 //! The source of the world, the same for all read-only commands.
 
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
     io::{self, Read},
-    mem,
-    net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use clap::Args;
-use weir_api::{Case, HostReference, IgnoreAnnotation, Manifests, Route, RouteId};
-use weir_engine::Locality;
+use weir_api::{Case, Manifests};
 use weir_kube::{Access, ApiError, ClusterKinds};
-use weir_model::{
-    Attachments, Finding, Name, ObjectRef, PodId, PolicyId, PortRange, Severity, World,
-};
-use weir_reach::ReachState;
+use weir_model::Finding;
 use weir_source::{LoadError, manifests::ManifestInput};
+pub(crate) use weir_view::loaded::{Loaded, compile, is_about};
 
 use crate::{
     clusters::ClustersArgs,
-    failure::{Failure, nearest},
+    failure::Failure,
     kustomize,
     names::NamesPage,
     pod_network::PodNetworkArgs,
@@ -97,102 +90,17 @@ pub(crate) fn load_cluster(
     Ok(Loaded::from(manifests))
 }
 
-/// A world, and the facts about it that only the input has.
-#[derive(Clone)]
-pub(crate) struct Loaded {
-    /// The cluster.
-    pub(crate) world: World,
-    /// The findings from reading the input.
-    pub(crate) findings: Vec<Finding>,
-    /// The findings about objects that are missing from the world because they could not be read.
-    pub(crate) missing: Vec<Finding>,
-    /// The outermost known workload of each pod, as `namespace/deployment/name`.
-    pub(crate) owners: BTreeMap<PodId, String>,
-    /// The ports that the containers of each pod declare.
-    pub(crate) declared: BTreeMap<PodId, Vec<PortRange>>,
-    /// The pods of each workload, under all of its names.
-    pub(crate) workloads: BTreeMap<String, Vec<PodId>>,
-    /// The policies that a controller created, with the object that owns them.
-    pub(crate) generated_for: BTreeMap<PolicyId, Name>,
-    /// The synthetic addresses of pods whose manifest has none.
-    pub(crate) synthetic: BTreeSet<IpAddr>,
-    /// The annotations that ask `weir lint` to ignore findings.
-    pub(crate) ignores: Vec<IgnoreAnnotation>,
-    /// The pods with networks other than the cluster network.
-    pub(crate) attachments: BTreeMap<PodId, Attachments>,
-    /// The DNS servers of pods with their own.
-    pub(crate) resolvers: BTreeMap<PodId, Vec<IpAddr>>,
-    /// The hosts that containers name, if the command needs them.
-    pub(crate) hosts: BTreeMap<PodId, Vec<HostReference>>,
-    /// The Ingresses and Gateway routes.
-    pub(crate) routes: BTreeMap<RouteId, Route>,
-    /// The `apiVersion` of the input's ClusterNetworkPolicies.
-    pub(crate) cluster_policy_version: Option<Name>,
+/// Prints the relevant findings to standard error, and fails if an object is missing. Otherwise a
+/// policy that could not be read would count as one that allows everything.
+pub(crate) fn complete(loaded: Loaded) -> Result<Loaded, Failure> {
+    present::findings::print_relevant(loaded.findings.iter().chain(&loaded.missing));
+    if loaded.missing.is_empty() { Ok(loaded) } else { Err(incomplete()) }
 }
 
-impl Loaded {
-    /// The lint findings about the world, without synthetic addresses. Warnings about policies that
-    /// a controller created are dropped: lint reports on the object that owns them.
-    pub(crate) fn lint(&self) -> Vec<Finding> {
-        let generated: BTreeSet<ObjectRef> =
-            self.generated_for.keys().map(ObjectRef::from).collect();
-        let _working = Working::new("checking policies");
-        let mut findings = weir_lint::lint_with(&self.without_synthetic(), &self.resolvers);
-        findings.retain(|finding| {
-            finding.severity == Severity::Error
-                || finding.object.as_ref().is_none_or(|object| !generated.contains(object))
-        });
-        findings
-    }
-
-    /// The world without synthetic addresses.
-    pub(crate) fn without_synthetic(&self) -> Cow<'_, World> {
-        if self.synthetic.is_empty() {
-            return Cow::Borrowed(&self.world);
-        }
-        let mut world = self.world.clone();
-        for pod in world.pods.values_mut() {
-            pod.addresses.retain(|address| !self.synthetic.contains(address));
-        }
-        Cow::Owned(world)
-    }
-
-    /// Removes the synthetic addresses from the world.
-    pub(crate) fn drop_synthetic(&mut self) {
-        let synthetic = mem::take(&mut self.synthetic);
-        for pod in self.world.pods.values_mut().filter(|_| !synthetic.is_empty()) {
-            pod.addresses.retain(|address| !synthetic.contains(address));
-        }
-    }
-
-    /// Prints the relevant findings to standard error, and fails if an object is missing. Otherwise
-    /// a policy that could not be read would count as one that allows everything.
-    pub(crate) fn complete(self) -> Result<Self, Failure> {
-        present::findings::print_relevant(self.findings.iter().chain(&self.missing));
-        if self.missing.is_empty() { Ok(self) } else { Err(incomplete()) }
-    }
-
-    /// Fails for a namespace that does not occur in the input.
-    fn check_namespace(&self, namespace: &str) -> Result<(), Failure> {
-        // All objects of the namespace may be unreadable.
-        let has_finding = self.findings.iter().any(|finding| is_about(finding, namespace));
-        if self.world.namespaces.contains_key(namespace) || has_finding || !self.missing.is_empty()
-        {
-            return Ok(());
-        }
-        let known: Vec<&str> = self.world.namespaces.keys().map(|name| &**name).collect();
-        let hint = match nearest(namespace, &known).as_slice() {
-            [] => "the input has no namespaces".to_owned(),
-            near => format!("did you mean {}?", near.join(" or ")),
-        };
-        Err(Failure::new(format!("there is no namespace {namespace}"), hint))
-    }
-}
-
-/// Compiles a world for all nodes.
-pub(crate) fn compile(world: World) -> ReachState {
-    let program = weir_engine::compile(&world, Locality::Everywhere);
-    ReachState { world, program }
+/// The lint findings about the world.
+pub(crate) fn lint(loaded: &Loaded) -> Vec<Finding> {
+    let _working = Working::new("checking policies");
+    loaded.lint()
 }
 
 /// The error for incomplete input.
@@ -201,11 +109,6 @@ pub(crate) fn incomplete() -> Failure {
         "part of the input is unreadable or contradictory, so an answer could be wrong",
         "fix the errors above; `weir lint` lists all findings",
     )
-}
-
-/// Whether a finding is about an object of the namespace.
-pub(crate) fn is_about(finding: &Finding, namespace: &str) -> bool {
-    finding.object.as_ref().is_some_and(|object| *object.namespace == *namespace)
 }
 
 impl SourceArgs {
@@ -227,7 +130,7 @@ impl SourceArgs {
                 pod_details: kinds.pod_details(),
             })?
         };
-        let loaded = self.pod_network.apply(loaded)?;
+        let loaded = self.pod_network.cidrs().apply(loaded)?;
         if let Some(namespace) = self.namespace() {
             loaded.check_namespace(namespace)?;
         }
@@ -244,7 +147,7 @@ impl SourceArgs {
         let mut loaded = self.load_kinds(kinds)?;
         loaded.world.domains = names.domains();
         loaded.findings.retain(|finding| finding.code != weir_api::UNRESOLVED_NAME);
-        Ok(loaded.complete()?)
+        Ok(complete(loaded)?)
     }
 
     /// Reads the clusters if any were given, else these kinds as
@@ -257,11 +160,12 @@ impl SourceArgs {
         if clusters.is_empty() {
             return self.load_complete(kinds);
         }
-        let loaded = self.pod_network.apply(clusters.load(self.kubeconfig_of(clusters)?)?)?;
+        let loaded =
+            self.pod_network.cidrs().apply(clusters.load(self.kubeconfig_of(clusters)?)?)?;
         if let Some(namespace) = self.namespace() {
             loaded.check_namespace(namespace)?;
         }
-        Ok(loaded.complete()?)
+        Ok(complete(loaded)?)
     }
 
     /// Reads the clusters, together and each as its own world. Fails as
@@ -271,7 +175,7 @@ impl SourceArgs {
         clusters: &ClustersArgs,
     ) -> anyhow::Result<(Loaded, Worlds)> {
         let (loaded, worlds) = clusters.load_separately(self.kubeconfig_of(clusters)?)?;
-        Ok((loaded.complete()?, worlds))
+        Ok((complete(loaded)?, worlds))
     }
 
     /// The kubeconfig for the contexts of clusters. Fails for another source beside the clusters.
@@ -290,7 +194,7 @@ impl SourceArgs {
 
     /// Reads the world, prints its relevant findings, and fails if an object is missing.
     pub(crate) fn load_complete(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
-        Ok(self.load_kinds(kinds)?.complete()?)
+        Ok(complete(self.load_kinds(kinds)?)?)
     }
 
     /// The paths of the manifests; none for a cluster.
@@ -358,55 +262,4 @@ pub(crate) fn manifests_of(case: &Case) -> anyhow::Result<Manifests> {
 fn failed(error: LoadError) -> anyhow::Error {
     let hint = error.hint();
     Failure::new(error, hint).into()
-}
-
-impl From<Manifests> for Loaded {
-    fn from(manifests: Manifests) -> Self {
-        let missing = manifests.missing().cloned().collect();
-        let Manifests {
-            objects,
-            findings,
-            owners,
-            declared,
-            generated_for,
-            synthetic,
-            ignores,
-            unjudged: attachments,
-            resolvers,
-            hosts,
-            routes,
-            cluster_policy_version,
-            ..
-        } = manifests;
-        let mut names: BTreeMap<PodId, String> = BTreeMap::new();
-        let mut workloads = BTreeMap::new();
-        for (owner, pods) in owners {
-            let name = format!("{}/{}/{}", owner.namespace, owner.kind, owner.name);
-            for id in &pods {
-                let known = names.entry(id.clone()).or_insert_with(|| name.clone());
-                // Prefer the Deployment to its ReplicaSet.
-                if known.contains("/replicaset/") {
-                    known.clone_from(&name);
-                }
-            }
-            workloads.insert(name, pods);
-        }
-        let world = World::from(objects);
-        Loaded {
-            world,
-            findings,
-            missing,
-            owners: names,
-            declared,
-            workloads,
-            generated_for,
-            synthetic,
-            ignores,
-            attachments,
-            resolvers,
-            hosts,
-            routes,
-            cluster_policy_version,
-        }
-    }
 }

@@ -17,7 +17,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     live::LiveTestArgs,
-    pod_network::PodNetworkArgs,
+    pod_network::{PodCidrs, PodNetworkArgs},
     present::{
         self, Schema, Structured,
         review::{self, RemarkFormat},
@@ -119,7 +119,7 @@ impl TestCommand {
         }
         let mut run = Run::default();
         let prober = live.as_ref().map_or(Prober::Datapath(testing), Prober::Live);
-        for case in evaluate_all(all, prober, &self.pod_network) {
+        for case in evaluate_all(all, prober, self.pod_network.cidrs()) {
             run.add(case);
         }
         if run.cases.is_empty() {
@@ -328,13 +328,9 @@ const MAX_CONCURRENT_CASES: usize = 6;
 
 /// Evaluates all cases. Returns the results in order. In the kernel several cases run concurrently,
 /// because most of the time is spent waiting for packets that were dropped.
-fn evaluate_all(
-    cases: Vec<Case>,
-    prober: Prober<'_>,
-    pod_network: &PodNetworkArgs,
-) -> Vec<CaseResult> {
+fn evaluate_all(cases: Vec<Case>, prober: Prober<'_>, pod_cidrs: PodCidrs<'_>) -> Vec<CaseResult> {
     if !matches!(prober, Prober::Datapath(Testing::InKernel(_))) {
-        return cases.into_iter().map(|case| evaluate(case, prober, pod_network)).collect();
+        return cases.into_iter().map(|case| evaluate(case, prober, pod_cidrs)).collect();
     }
     let waiting = Mutex::new(cases.into_iter().enumerate());
     let done = Mutex::new(BTreeMap::new());
@@ -343,7 +339,7 @@ fn evaluate_all(
         for _ in 0..MAX_CONCURRENT_CASES {
             scope.spawn(|| {
                 while let Some((at, case)) = next() {
-                    let result = evaluate(case, prober, pod_network);
+                    let result = evaluate(case, prober, pod_cidrs);
                     done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, result);
                 }
             });

@@ -15,7 +15,7 @@ use crate::{
     datapath::Testing,
     failure::Failure,
     kernel, other_networks,
-    pod_network::PodNetworkArgs,
+    pod_network::PodCidrs,
     present::{self, explanation_view::InputFacts},
     probe::{self, ProbeContext, ProbeFlow, ProbeFlows},
     probing::{Answer, Prober, answers, judge, why_live},
@@ -25,11 +25,7 @@ use crate::{
 };
 
 /// Evaluates every probe of a case.
-pub(crate) fn evaluate(
-    mut case: Case,
-    prober: Prober<'_>,
-    pod_network: &PodNetworkArgs,
-) -> CaseResult {
+pub(crate) fn evaluate(mut case: Case, prober: Prober<'_>, pod_cidrs: PodCidrs<'_>) -> CaseResult {
     let mut error = None;
     if !case.manifests.is_empty() {
         match source::manifests_of(&case) {
@@ -44,7 +40,7 @@ pub(crate) fn evaluate(
         case;
     let mut error = error.or_else(|| first_error(&findings));
     let mut world: World = objects.into_iter().collect();
-    let synthetic = pod_network.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
+    let synthetic = pod_cidrs.readdress(&mut world, synthetic).unwrap_or_else(|failure| {
         error = error.take().or_else(|| Some(failure.to_string()));
         BTreeSet::new()
     });
@@ -75,7 +71,7 @@ pub(crate) fn evaluate(
         state: &state,
         synthetic: &synthetic,
         unjudged: &unjudged,
-        pod_network,
+        pod_cidrs,
         file: location.file.clone(),
     };
     let (mut probed, mut found) = (probed.into_iter(), None);
@@ -93,7 +89,7 @@ struct Evaluation<'a> {
     state: &'a ReachState,
     synthetic: &'a BTreeSet<IpAddr>,
     unjudged: &'a BTreeMap<PodId, Attachments>,
-    pod_network: &'a PodNetworkArgs,
+    pod_cidrs: PodCidrs<'a>,
     file: Name,
 }
 
@@ -159,7 +155,7 @@ impl Evaluation<'_> {
                     (verdict, why)
                 }
             };
-            let notes = self.pod_network.notes(self.state, self.synthetic, &flow);
+            let notes = self.pod_cidrs.notes(self.state, self.synthetic, &flow);
             for note in notes.into_iter().chain(self.network_notes([&from, &to])) {
                 if !result.assumptions.contains(&note) {
                     result.assumptions.push(note);

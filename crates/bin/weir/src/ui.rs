@@ -1,15 +1,9 @@
 //! The web page: loads the input, and serves or exports a page about it.
 
 mod drops;
-mod explain;
-mod exported;
 mod flows;
 mod live;
-mod overview;
-mod policies;
 mod session;
-mod snapshot;
-mod what_if;
 
 use std::{io::Write, path::PathBuf, sync::Arc};
 
@@ -75,8 +69,7 @@ impl UiCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let session = Session::load(self.input.clone())?;
         if let Some(folder) = &self.export {
-            let requests = exported::requests(&session.snapshot());
-            weir_web::export(folder, &session, &requests)?;
+            weir_web::export(folder, &session, &session.page().requests())?;
             writeln!(out, "{}", folder.join("index.html").display())?;
             return Ok(Exit::Yes);
         }

@@ -70,6 +70,6 @@ pub use manifest::{manifest, manifest_in_version, manifest_json};
 pub use object_list::ObjectList;
 pub use probe::{Probe, ProbeEnd, ProbeError, ProbePort};
 pub use reader::{
-    IgnoreAnnotation, ManifestReader, Manifests, PodDetails, UNRENDERED, WorkloadRef,
-    is_configuration,
+    IgnoreAnnotation, ManifestReader, Manifests, PodDetails, ROUTES_UNREAD, SERVICES_UNREAD,
+    UNRENDERED, WorkloadRef, is_configuration,
 };

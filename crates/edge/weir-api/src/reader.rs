@@ -345,6 +345,12 @@ const UNKNOWN_FIELD: &str = "unknown-field";
 /// Helm chart: an error if objects are missing or contradict each other because of it.
 pub const UNRENDERED: &str = "unrendered";
 
+/// The code of a finding about Services that the user may not list.
+pub const SERVICES_UNREAD: &str = "services-unread";
+
+/// The code of a finding about routes that the user may not list.
+pub const ROUTES_UNREAD: &str = "routes-unread";
+
 /// The code of a finding about a document that could not be read.
 const SYNTAX: &str = "syntax";
 

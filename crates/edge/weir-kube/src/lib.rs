@@ -72,6 +72,6 @@ pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
-pub use snapshot::{Progress, ROUTES_UNREAD, SERVICES_UNREAD, read_cluster};
+pub use snapshot::{Progress, read_cluster};
 pub use store::Store;
 pub use watch::{ClusterWatch, UNREACHABLE};

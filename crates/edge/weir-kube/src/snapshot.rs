@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::time::sleep;
-use weir_api::{ManifestReader, Manifests};
+use weir_api::{ManifestReader, Manifests, ROUTES_UNREAD, SERVICES_UNREAD};
 use weir_model::{Finding, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
@@ -218,9 +218,6 @@ fn memcacheds_unread(error: &ApiError) -> Finding {
     }
 }
 
-/// The code of the finding about Services that the user may not list.
-pub const SERVICES_UNREAD: &str = "services-unread";
-
 fn services_unread(error: &ApiError) -> Finding {
     Finding {
         location: None,
@@ -232,9 +229,6 @@ fn services_unread(error: &ApiError) -> Finding {
         hint: error.hint(),
     }
 }
-
-/// The code of the finding about routes that the user may not list.
-pub const ROUTES_UNREAD: &str = "routes-unread";
 
 fn routes_unread(error: &ApiError) -> Finding {
     Finding {

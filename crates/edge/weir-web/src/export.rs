@@ -8,11 +8,9 @@ use std::{
 };
 
 use serde_json::{Map, Value};
+use weir_view::page::{PageData, PageRequest};
 
-use crate::{
-    assets::{ALL, Asset},
-    request::{PageData, PageRequest},
-};
+use crate::assets::{ALL, Asset};
 
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The local web page of weir. The page only draws: a [`PageData`] makes every answer, with the
+//! The local web page of weir. The page only draws: a [`PageData`](weir_view::page::PageData) makes every answer, with the
 //! functions of the commands.
 //!
 //! ```text
@@ -14,9 +14,7 @@
 mod access;
 mod assets;
 mod export;
-mod request;
 mod server;
 
 pub use export::{ExportError, export};
-pub use request::{PageData, PageError, PageRequest};
 pub use server::{Server, ServerError};

@@ -19,11 +19,11 @@ use weir_runtime::{
     Signals,
     http::{self, ListenError},
 };
+use weir_view::page::{PageData, PageError, PageRequest};
 
 use crate::{
     access::{AccessRules, RESPONSE_HEADERS, Rejection},
     assets,
-    request::{PageData, PageError, PageRequest},
 };
 
 /// The largest body of a request, for manifests that the user drops on the page.

@@ -5,11 +5,9 @@ use std::io::Write;
 use weir_api::Route;
 use weir_model::{Flow, IpFamily, ServiceId, Verdict};
 use weir_reach::ReachState;
+use weir_view::explain::{addresses, check_network};
 
-use super::{
-    ExplainCommand,
-    ends::{addresses, check_network},
-};
+use super::ExplainCommand;
 use crate::{
     exit::Exit,
     failure::Failure,
@@ -105,7 +103,7 @@ impl ExplainCommand {
 
     /// The sources that policies see for connections of a route.
     fn proxies(&self, loaded: &Loaded, from: &FlowEnd, route: &Route) -> Result<Sources, Failure> {
-        let pods = self.ingress.pods(Some(route), self.source.namespace(), loaded)?;
+        let pods = self.ingress.controllers().pods(Some(route), self.source.namespace(), loaded)?;
         let own = |note: Option<String>| Sources { ends: vec![from.clone()], note };
         match from {
             FlowEnd::Pod(id, _) if pods.contains(id) => Ok(own(None)),

@@ -15,7 +15,7 @@ use crate::{
 /// Writes the errors in policies, and the connections of running pods that policies deny.
 pub(crate) fn write(access: &Access, out: &mut dyn Write) -> anyhow::Result<()> {
     let loaded = load_cluster(access, ClusterKinds::Policies, "give a kubeconfig")?;
-    let lint = loaded.lint();
+    let lint = source::lint(&loaded);
     let errors: BTreeSet<&Finding> = lint
         .iter()
         .chain(&loaded.findings)

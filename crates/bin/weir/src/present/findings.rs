@@ -1,47 +1,16 @@
-//! Findings, as text and as data.
+//! Findings, as text.
 
 use std::{
     collections::BTreeSet,
     io::{self, Write},
 };
 
-use serde::Serialize;
-use weir_model::{Finding, Severity};
+use weir_model::Finding;
+use weir_view::findings::is_relevant;
+pub(crate) use weir_view::findings::{FindingJson, to_json};
 
 use super::plain::Plain;
 use super::style::{FAINT, Painted, STRONG, of_severity};
-use crate::pod_network::SYNTHETIC_ADDRESS;
-
-/// A finding as JSON. The shape is a contract.
-#[derive(Serialize)]
-pub(crate) struct FindingJson {
-    code: &'static str,
-    severity: String,
-    file: String,
-    line: u32,
-    object: String,
-    field: String,
-    message: String,
-    hint: String,
-}
-
-impl From<&Finding> for FindingJson {
-    fn from(finding: &Finding) -> Self {
-        let object = finding.object_text();
-        let Finding { location, code, severity, field, message, hint, .. } = finding.clone();
-        let (file, line) = location.map_or((String::new(), 0), |p| (p.file.to_string(), p.line));
-        FindingJson {
-            code,
-            severity: severity.to_string(),
-            file,
-            line,
-            object,
-            field,
-            message,
-            hint,
-        }
-    }
-}
 
 /// The message of a finding and its hint.
 pub(crate) fn sentence(finding: &Finding) -> String {
@@ -90,15 +59,4 @@ pub(crate) fn print_some(notes: &[Finding]) {
         // Standard error may be closed, which is no reason to fail.
         drop(writeln!(anstream::stderr(), "and {more} more; `weir lint` and -o json list all"));
     }
-}
-
-/// The relevant findings, as data.
-pub(crate) fn to_json(findings: &[Finding]) -> Vec<FindingJson> {
-    findings.iter().filter(|finding| is_relevant(finding)).map(FindingJson::from).collect()
-}
-
-/// Whether an answer must mention the finding: a problem, an object that was skipped, or a synthetic
-/// address that decides.
-fn is_relevant(finding: &Finding) -> bool {
-    finding.severity > Severity::Info || ["unknown-kind", SYNTHETIC_ADDRESS].contains(&finding.code)
 }

@@ -149,7 +149,7 @@ fn section(section: &Section) -> SectionListing {
             .map(|rule| RuleListing {
                 action: rule.action.to_string(),
                 peers: rule.peers.to_string(),
-                ports: super::ports(rule),
+                ports: weir_view::text::ports(rule),
                 origin: rule.origin.to_string(),
                 line: rule.origin.line,
             })

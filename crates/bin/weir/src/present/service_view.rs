@@ -1,10 +1,9 @@
-//! A Service or a route as the destination of a connection: its backends, each with its verdict.
+//! A Service or a route as the destination of a connection, as text.
 
 use std::io::{self, Write};
 
-use serde::Serialize;
-use weir_engine::Explanation;
 use weir_model::Verdict;
+pub(crate) use weir_view::service_view::{BackendView, RouteView, ServiceView};
 
 use super::{
     count,
@@ -13,117 +12,10 @@ use super::{
     table::{self, Cell},
     wrap,
 };
-use crate::{
-    flow_end::FlowEnd,
-    service::{self, ServiceTarget},
-    why,
-};
+use crate::why;
 
 /// The maximum number of backends to print.
 const MAX_BACKENDS: usize = 12;
-
-/// The connections to the backends of a Service.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ServiceView {
-    /// `namespace/svc/name`.
-    name: String,
-    #[serde(rename = "type")]
-    kind: String,
-    /// The client, as the user named it.
-    client: String,
-    /// The port that clients use.
-    port: u16,
-    protocol: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    port_name: String,
-    /// `deny` if any backend is denied.
-    verdict: String,
-    backends: Vec<BackendView>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    notes: Vec<String>,
-}
-
-/// The connection to a backend.
-#[derive(Serialize)]
-pub(crate) struct BackendView {
-    /// The pod, or the address if it is none.
-    to: String,
-    /// The source that policies see.
-    from: String,
-    address: String,
-    port: u16,
-    verdict: String,
-    why: String,
-    #[serde(skip)]
-    decision: Verdict,
-}
-
-impl BackendView {
-    /// The view of one explanation.
-    pub(crate) fn new(from: &FlowEnd, to: &FlowEnd, explanation: &Explanation) -> Self {
-        BackendView {
-            to: to.to_string(),
-            from: from.to_string(),
-            address: explanation.flow.to.to_string(),
-            port: explanation.flow.port,
-            verdict: explanation.verdict.to_string(),
-            why: why::line(explanation),
-            decision: explanation.verdict,
-        }
-    }
-}
-
-impl ServiceView {
-    /// The view of a Service.
-    pub(crate) fn new(
-        target: &ServiceTarget<'_>,
-        client: &str,
-        backends: Vec<BackendView>,
-    ) -> Self {
-        let verdict = backends.iter().map(|backend| backend.decision).max();
-        ServiceView {
-            name: service::name(&target.service.id),
-            kind: target.service.kind.to_string(),
-            client: client.to_owned(),
-            port: target.port.first,
-            protocol: target.port.protocol.to_string(),
-            port_name: target.port_name.to_string(),
-            verdict: verdict.unwrap_or(Verdict::Deny).to_string(),
-            backends,
-            notes: target.notes.clone(),
-        }
-    }
-}
-
-/// The connections of a route to the backends of its Services.
-#[derive(Serialize)]
-pub(crate) struct RouteView {
-    /// `namespace/ingress/name`.
-    name: String,
-    /// The client, as the user named it.
-    client: String,
-    /// `deny` if any backend is denied.
-    verdict: String,
-    services: Vec<ServiceView>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    notes: Vec<String>,
-}
-
-impl RouteView {
-    /// The view of a route.
-    pub(crate) fn new(
-        name: String,
-        client: &str,
-        services: Vec<ServiceView>,
-        notes: Vec<String>,
-    ) -> Self {
-        let backends = services.iter().flat_map(|service| &service.backends);
-        let verdict = backends.map(|backend| backend.decision).max();
-        let verdict = verdict.unwrap_or(Verdict::Deny).to_string();
-        RouteView { name, client: client.to_owned(), verdict, services, notes }
-    }
-}
 
 /// Writes the verdict about the Service, and a line for each backend.
 pub(super) fn write(out: &mut dyn Write, view: &ServiceView) -> io::Result<()> {

@@ -186,7 +186,7 @@ impl DeclaredFlows {
             let name = ingress::name(&route.id);
             let RouteTargets { targets, notes } = RouteTargets::find(&loaded.world, route);
             notes.into_iter().for_each(|note| self.note(note));
-            let pods = ingress.pods(Some(route), namespace, loaded)?;
+            let pods = ingress.controllers().pods(Some(route), namespace, loaded)?;
             if pods.is_empty() && !targets.is_empty() {
                 self.note(format!(
                     "the pods that serve {name} are unknown, so no policy allows their connections: \

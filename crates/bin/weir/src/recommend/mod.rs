@@ -266,7 +266,7 @@ impl RecommendCommand {
             paths.iter().flat_map(|path| test_file::without(path, &files)).collect();
         let input = ManifestInput { paths: &kept, ..ManifestInput::default() };
         let remaining = source::load_manifests(input)
-            .and_then(|remaining| Ok(self.source.pod_network.apply(remaining)?));
+            .and_then(|remaining| Ok(self.source.pod_network.cidrs().apply(remaining)?));
         if remaining.is_ok_and(|remaining| remaining.world == world) {
             return Ok(kept);
         }

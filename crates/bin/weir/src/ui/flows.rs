@@ -11,8 +11,9 @@ use std::{
 
 use serde_json::{Value, json};
 use weir_flows::{FlowRecord, FlowVerdict, RecordEnd, RecordError, read_records};
+use weir_view::page::Page;
 
-use super::{live::LiveState, snapshot::Snapshot};
+use super::live::LiveState;
 use crate::{failure::Failure, observe::NodeEvent, present::plain::Plain};
 
 /// The most different flows that are kept: those that changed last.
@@ -123,14 +124,14 @@ impl FlowLog {
     }
 
     /// The flows that changed after a number, each with the rows of its ends.
-    pub(super) fn changes(&self, snapshot: &Snapshot, after: u64) -> Value {
+    pub(super) fn changes(&self, page: &Page, after: u64) -> Value {
         let store = self.lock();
         let mut changed = store.flows.range(after.saturating_add(1)..);
         let mut last = after.min(store.last);
         let mut flows = Vec::new();
         for (number, record) in changed.by_ref().take(MAX_ANSWER) {
             last = *number;
-            let [from, to] = [&record.from, &record.to].map(|end| row(snapshot, end));
+            let [from, to] = [&record.from, &record.to].map(|end| row(page, end));
             let policies: Vec<String> = record.policies.iter().map(ToString::to_string).collect();
             flows.push(json!({
                 "record": record,
@@ -154,11 +155,11 @@ impl FlowLog {
     }
 
     /// The pairs of rows that were seen to connect.
-    pub(super) fn used(&self, snapshot: &Snapshot) -> BTreeSet<(usize, usize)> {
+    pub(super) fn used(&self, page: &Page) -> BTreeSet<(usize, usize)> {
         let store = self.lock();
         let allowed = store.flows.values().filter(|record| record.verdict != FlowVerdict::Deny);
         allowed
-            .filter_map(|record| Some((row(snapshot, &record.from)?, row(snapshot, &record.to)?)))
+            .filter_map(|record| Some((row(page, &record.from)?, row(page, &record.to)?)))
             .collect()
     }
 }
@@ -211,13 +212,13 @@ impl WrongLines {
 }
 
 /// The row of an end of a flow, if the input has it.
-fn row(snapshot: &Snapshot, end: &RecordEnd) -> Option<usize> {
+fn row(page: &Page, end: &RecordEnd) -> Option<usize> {
     match end {
         RecordEnd::Workload { namespace, pod, .. } => {
-            let by_pod = snapshot.rows.get(&format!("{namespace}/{pod}"));
-            by_pod.or_else(|| snapshot.rows.get(&end.to_string())).copied()
+            let by_pod = page.row(&format!("{namespace}/{pod}"));
+            by_pod.or_else(|| page.row(&end.to_string()))
         }
-        RecordEnd::Address { .. } => snapshot.matrix.columns.checked_sub(1),
+        RecordEnd::Address { .. } => page.outside_row(),
         RecordEnd::Others { .. } => None,
     }
 }

@@ -6,24 +6,28 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_web::{PageData, PageError, PageRequest};
+use weir_kube::ClusterKinds;
+use weir_view::{
+    explain::Clusters,
+    page::{Page, PageData, PageError, PageOptions, PageRequest},
+};
 
 use super::{
     UiInput,
     drops::DropLog,
-    explain,
     flows::FlowLog,
     live::{self, LiveAgents},
-    overview, policies,
-    snapshot::Snapshot,
-    what_if,
 };
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    lint_config::{self, LintConfig},
+    present::progress::Progress,
+};
 
 /// The page about one input.
 pub(super) struct Session {
     input: UiInput,
-    snapshot: RwLock<Arc<Snapshot>>,
+    page: RwLock<Arc<Page>>,
     flows: Option<FlowLog>,
     drops: Option<DropLog>,
 }
@@ -31,7 +35,7 @@ pub(super) struct Session {
 impl Session {
     /// Reads the input.
     pub(super) fn load(input: UiInput) -> anyhow::Result<Self> {
-        let snapshot = RwLock::new(Arc::new(Snapshot::load(&input)?));
+        let page = RwLock::new(Arc::new(read(&input)?));
         if input.live {
             let (flows, drops) = (FlowLog::live(), DropLog::default());
             let agents = match &input.agent {
@@ -39,51 +43,27 @@ impl Session {
                 None => LiveAgents::Cluster(input.source.access(), input.agent_namespace.clone()),
             };
             live::start(agents, &flows, &drops);
-            return Ok(Session { input, snapshot, flows: Some(flows), drops: Some(drops) });
+            return Ok(Session { input, page, flows: Some(flows), drops: Some(drops) });
         }
         let flows = input.flows.as_deref().map(FlowLog::open).transpose()?;
-        Ok(Session { input, snapshot, flows, drops: None })
+        Ok(Session { input, page, flows, drops: None })
     }
 
-    /// The current snapshot. It stays valid while the input is read again.
-    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+    /// The current page. It stays valid while the input is read again.
+    pub(super) fn page(&self) -> Arc<Page> {
+        Arc::clone(&self.page.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The input, as a user would name it.
-    fn title(&self) -> String {
-        let paths = self.input.source.paths();
-        if !self.input.clusters.is_empty() {
-            return "ClusterSet".to_owned();
-        }
-        match paths {
-            [] => "current cluster".to_owned(),
-            paths => paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", "),
-        }
-    }
-
-    fn overview(&self, snapshot: &Snapshot) -> Value {
-        let used = self.flows.as_ref().map(|flows| flows.used(snapshot));
-        overview::overview(snapshot, &self.title(), used.as_ref())
+    fn overview(&self, page: &Page) -> Value {
+        page.overview(self.flows.as_ref().map(|flows| flows.used(page)).as_ref())
     }
 
     fn try_answer(&self, request: &PageRequest) -> anyhow::Result<Value> {
-        let snapshot = self.snapshot();
-        let snapshot = snapshot.as_ref();
+        let page = self.page();
         match request {
-            PageRequest::Overview => Ok(self.overview(snapshot)),
-            PageRequest::Cells { from, to } => Ok(overview::cells(snapshot, *from, *to)),
-            PageRequest::End { end } => Ok(overview::end(snapshot, *end)),
-            PageRequest::Explain { from, to, port } => {
-                explain::explain(snapshot, &self.input, [from, to], port)
-            }
-            PageRequest::Policies => Ok(policies::list(snapshot)),
-            PageRequest::Policy { id } => policies::one(snapshot, id),
-            PageRequest::WhatIf { text, remove } => {
-                what_if::what_if(snapshot, &self.input, text, remove)
-            }
+            PageRequest::Overview => Ok(self.overview(&page)),
             PageRequest::Flows { after } => Ok(match &self.flows {
-                Some(log) => log.changes(snapshot, *after),
+                Some(log) => log.changes(&page, *after),
                 None => json!({"available": false}),
             }),
             PageRequest::Drops { after } => Ok(match &self.drops {
@@ -91,23 +71,53 @@ impl Session {
                 None => json!({"available": false}),
             }),
             PageRequest::Reload => {
-                let new = Arc::new(Snapshot::load(&self.input)?);
-                *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+                let new = Arc::new(read(&self.input)?);
+                *self.page.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
                 Ok(self.overview(&new))
             }
+            other => match page.answer(other) {
+                Some(answer) => Ok(answer?),
+                None => Ok(Value::Null),
+            },
         }
     }
 }
 
 impl PageData for Session {
     fn answer(&self, request: &PageRequest) -> Result<Value, PageError> {
-        self.try_answer(request).map_err(|error| {
-            let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
-            causes.dedup_by(|cause, error| error.ends_with(cause.as_str()));
-            let hint = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
-            let hint = hint.map(|failure| failure.hint().to_owned()).unwrap_or_default();
-            PageError { error: causes.join(": "), hint }
+        self.try_answer(request).map_err(|error| match error.downcast_ref::<Failure>() {
+            Some(failure) => PageError::from(failure),
+            None => PageError { error: format!("{error:#}"), hint: String::new() },
         })
+    }
+}
+
+/// Reads and compiles the input.
+fn read(input: &UiInput) -> anyhow::Result<Page> {
+    let UiInput { source, clusters, ingress, .. } = input;
+    let config = LintConfig::find(None, source.paths())?;
+    let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
+    let options = PageOptions {
+        title: title(input),
+        namespace: source.namespace().map(str::to_owned),
+        pod_cidrs: source.pod_network.cidrs().0.to_vec(),
+        ingress_controllers: ingress.controllers().0.to_vec(),
+        clusters: if clusters.is_empty() { Clusters::One } else { Clusters::Several },
+        ignore: config.ignore,
+        today: lint_config::today(),
+    };
+    let mut progress = Progress::new("evaluating connections");
+    Ok(Page::new(loaded, options, |done, all| progress.report(done, all))?)
+}
+
+/// The input, as a user would name it.
+fn title(input: &UiInput) -> String {
+    if !input.clusters.is_empty() {
+        return "ClusterSet".to_owned();
+    }
+    match input.source.paths() {
+        [] => "current cluster".to_owned(),
+        paths => paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", "),
     }
 }
 

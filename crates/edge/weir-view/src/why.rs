@@ -4,7 +4,7 @@ use weir_engine::{Cited, Explanation, Judgement, Missing, Reason, Side};
 use weir_model::{Direction, Location, Section, Verdict};
 
 /// The reason for a verdict, in one line: the sides that deny the flow, or both if none does.
-pub(crate) fn line(explanation: &Explanation) -> String {
+pub fn line(explanation: &Explanation) -> String {
     let sides = [Direction::Egress, Direction::Ingress].map(|d| (d, explanation.side(d)));
     let reasons: Vec<String> = sides
         .iter()
@@ -32,7 +32,7 @@ fn side_reason(direction: Direction, side: &Side) -> Option<String> {
 }
 
 /// The reason for the verdict at one pod.
-pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
+pub fn reason(direction: Direction, judgement: &Judgement) -> String {
     match &judgement.reason {
         Reason::Admin(cited) | Reason::Baseline(cited) => {
             format!("{} by {}", past(judgement.verdict), rule(cited))
@@ -65,7 +65,7 @@ pub(crate) fn reason(direction: Direction, judgement: &Judgement) -> String {
 }
 
 /// `allowed` or `denied`.
-pub(crate) fn past(verdict: Verdict) -> &'static str {
+pub fn past(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allowed",
         Verdict::Deny => "denied",
@@ -73,14 +73,14 @@ pub(crate) fn past(verdict: Verdict) -> &'static str {
 }
 
 /// A rule: its policy, its index and its location.
-pub(crate) fn rule(cited: &Cited) -> String {
+pub fn rule(cited: &Cited) -> String {
     let location = location(&cited.section, cited.rule().origin.line);
     let location = location.map(|location| format!(" ({location})")).unwrap_or_default();
     format!("{} {}{location}", cited.section.policy, cited.rule().origin)
 }
 
 /// The file and line inside a policy.
-pub(crate) fn location(section: &Section, line: u32) -> Option<Location> {
+pub fn location(section: &Section, line: u32) -> Option<Location> {
     let mut location = section.location.clone()?;
     if line > 0 {
         location.line = line;

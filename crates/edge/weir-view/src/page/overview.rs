@@ -8,7 +8,7 @@ use weir_model::{Direction, Finding, PortRange, Severity};
 use weir_reach::{Cell, Coverage, WorkloadEnd};
 
 use super::snapshot::Snapshot;
-use crate::{flow_end, matrix::ConnectionJson};
+use crate::{flow_end, matrix_view::ConnectionJson};
 
 /// The most rows of a matrix that is sent as a whole.
 const MAX_WHOLE_ENDS: usize = 80;

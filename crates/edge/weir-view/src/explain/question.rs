@@ -8,34 +8,34 @@ use weir_reach::{PortQuery, ReachState};
 
 use super::ends::{addresses, claim_note, network_notes, note, other_family};
 use crate::{
+    explanation_view::{Context, ExplanationView},
     failure::Failure,
     flow_end::FlowEnd,
-    pod_network::PodNetworkArgs,
-    present::explanation_view::{Context, ExplanationView},
-    source::{self, Loaded},
+    loaded::{self, Loaded},
+    pod_cidrs::PodCidrs,
     why,
 };
 
 /// A question about one connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub struct Question<'a> {
     /// The source, as the user named it.
-    pub(crate) from: &'a str,
+    pub from: &'a str,
     /// The destination, as the user named it.
-    pub(crate) to: &'a str,
+    pub to: &'a str,
     /// The destination port.
-    pub(crate) port: Option<&'a PortQuery>,
+    pub port: Option<&'a PortQuery>,
     /// The IP family, if the user named one.
-    pub(crate) family: Option<IpFamily>,
+    pub family: Option<IpFamily>,
     /// The networks of the pods.
-    pub(crate) pod_network: &'a PodNetworkArgs,
+    pub pod_cidrs: PodCidrs<'a>,
     /// The clusters in the world.
-    pub(crate) clusters: Clusters,
+    pub clusters: Clusters,
 }
 
 /// Whether the world unites several clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clusters {
+pub enum Clusters {
     /// One cluster.
     One,
     /// Several; a remedy belongs to one of them.
@@ -44,7 +44,7 @@ pub(crate) enum Clusters {
 
 impl Question<'_> {
     /// Explains one connection.
-    pub(crate) fn explain(
+    pub fn explain(
         &self,
         loaded: &Loaded,
         state: &ReachState,
@@ -55,7 +55,7 @@ impl Question<'_> {
             [from, to].into_iter().filter_map(|end| note(end, loaded)).collect();
         notes.extend(network_notes([from, to], loaded));
         let explanation = weir_engine::explain(&state.program, &flow);
-        notes.extend(self.pod_network.notes(state, &loaded.synthetic, &flow));
+        notes.extend(self.pod_cidrs.notes(state, &loaded.synthetic, &flow));
         for (end, address) in [(from, flow.from), (to, flow.to)] {
             notes.extend(claim_note(end.pod(loaded), address, &loaded.world));
         }
@@ -74,7 +74,7 @@ impl Question<'_> {
     }
 
     /// The port, which only routes do not need.
-    pub(crate) fn port(&self) -> Result<&PortQuery, Failure> {
+    pub fn port(&self) -> Result<&PortQuery, Failure> {
         self.port.ok_or_else(|| {
             let hint = "give it with --port; only a route needs none";
             Failure::new("the destination port is missing", hint)
@@ -82,12 +82,7 @@ impl Question<'_> {
     }
 
     /// The connection to explain.
-    pub(crate) fn flow(
-        &self,
-        loaded: &Loaded,
-        from: &FlowEnd,
-        to: &FlowEnd,
-    ) -> Result<Flow, Failure> {
+    pub fn flow(&self, loaded: &Loaded, from: &FlowEnd, to: &FlowEnd) -> Result<Flow, Failure> {
         let port = self.port()?;
         if port.is_any() {
             let hint = "give a number or a name; `weir matrix --port any` evaluates all ports";
@@ -132,7 +127,7 @@ fn staged_note(loaded: &Loaded, explanation: &Explanation) -> Option<String> {
     if !loaded.world.has_staged() {
         return None;
     }
-    let state = source::compile(loaded.world.with_staged_enforced());
+    let state = loaded::compile(loaded.world.with_staged_enforced());
     let enforced = weir_engine::explain(&state.program, &explanation.flow);
     if enforced.verdict == explanation.verdict {
         return None;
@@ -145,21 +140,21 @@ fn staged_note(loaded: &Loaded, explanation: &Explanation) -> Option<String> {
 }
 
 /// The explanation of one connection.
-pub(crate) struct Explained {
+pub struct Explained {
     /// The reasons of both sides.
-    pub(crate) explanation: Explanation,
+    pub explanation: Explanation,
     remedy: Remedy,
     notes: Vec<String>,
 }
 
 impl Explained {
     /// The explanation as data.
-    pub(crate) fn view(&self, loaded: &Loaded, ends: [&FlowEnd; 2]) -> ExplanationView {
+    pub fn view(&self, loaded: &Loaded, ends: [&FlowEnd; 2]) -> ExplanationView {
         self.view_with(loaded, ends, || loaded.lint())
     }
 
     /// The explanation as data, with the lint findings about the world.
-    pub(crate) fn view_with(
+    pub fn view_with(
         &self,
         loaded: &Loaded,
         ends: [&FlowEnd; 2],

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use weir_model::{Direction, Finding, ObjectRef, PodId, PolicyId, RuleSet, Tier};
 
 use super::snapshot::Snapshot;
-use crate::{failure::Failure, lint::LintOutput, present::Schema, present::findings};
+use crate::{failure::Failure, findings, lint_view::LintOutput, schema::Schema};
 
 /// The most pods of a policy to list.
 const MAX_PODS: usize = 200;
@@ -41,7 +41,7 @@ pub(super) fn list(snapshot: &Snapshot) -> Value {
 }
 
 /// One policy: its manifest, its pods and its findings.
-pub(super) fn one(snapshot: &Snapshot, id: &str) -> anyhow::Result<Value> {
+pub(super) fn one(snapshot: &Snapshot, id: &str) -> Result<Value, Failure> {
     let id = find(snapshot, id)?;
     let loaded = &snapshot.loaded;
     let policy = &loaded.world.policies[id];

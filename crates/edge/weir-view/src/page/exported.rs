@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_web::PageRequest;
-
-use super::snapshot::Snapshot;
+use super::{PageRequest, snapshot::Snapshot};
 
 /// The most explanations that a static page contains.
 const MAX_EXPLANATIONS: usize = 3000;

@@ -15,33 +15,33 @@ use crate::{
 };
 
 /// A port of a Service, and the backends behind it.
-pub(crate) struct ServiceTarget<'w> {
+pub struct ServiceTarget<'w> {
     /// The Service.
-    pub(crate) service: &'w Service,
+    pub service: &'w Service,
     /// The name of the port; empty if it has none.
-    pub(crate) port_name: Name,
+    pub port_name: Name,
     /// The port that clients use.
-    pub(crate) port: PortRange,
+    pub port: PortRange,
     /// The backends that receive connections; at least one.
-    pub(crate) backends: Vec<BackendEnd>,
+    pub backends: Vec<BackendEnd>,
     /// Remarks about the Service.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// A backend of a Service, as the destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BackendEnd {
+pub struct BackendEnd {
     /// The pod, if it is one.
-    pub(crate) pod: Option<PodId>,
+    pub pod: Option<PodId>,
     /// Its addresses.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// The port at these addresses.
-    pub(crate) port: u16,
+    pub port: u16,
 }
 
 /// The way in which a client finds the backends of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Client {
+pub enum Client {
     /// By its name: a headless Service then translates no ports.
     Pod,
     /// By its EndpointSlices, as ingress controllers do.
@@ -49,14 +49,14 @@ pub(crate) enum Client {
 }
 
 /// The Service that has this address, if no pod has it.
-pub(crate) fn at_address(world: &World, address: IpAddr) -> Option<&Service> {
+pub fn at_address(world: &World, address: IpAddr) -> Option<&Service> {
     let service = world.services.values().find(|service| service.addresses.contains(&address))?;
     let is_of_pod = world.pods.values().any(|pod| pod.addresses.contains(&address));
     (!is_of_pod).then_some(service)
 }
 
 /// The Service whose node port this is, at the address of a node.
-pub(crate) fn at_node_port<'w>(
+pub fn at_node_port<'w>(
     world: &'w World,
     address: IpAddr,
     query: &PortQuery,
@@ -66,7 +66,7 @@ pub(crate) fn at_node_port<'w>(
 }
 
 /// Finds a Service by its name.
-pub(crate) fn find<'w>(world: &'w World, id: &ServiceId) -> Result<&'w Service, Failure> {
+pub fn find<'w>(world: &'w World, id: &ServiceId) -> Result<&'w Service, Failure> {
     world.services.get(id).ok_or_else(|| {
         let known: Vec<String> = world.services.keys().map(name).collect();
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -79,13 +79,13 @@ pub(crate) fn find<'w>(world: &'w World, id: &ServiceId) -> Result<&'w Service, 
 }
 
 /// The name of a Service on the command line.
-pub(crate) fn name(id: &ServiceId) -> String {
+pub fn name(id: &ServiceId) -> String {
     format!("{}/svc/{}", id.namespace, id.name)
 }
 
 impl<'w> ServiceTarget<'w> {
     /// Finds the backends of a port of a Service.
-    pub(crate) fn find(
+    pub fn find(
         world: &'w World,
         service: &'w Service,
         query: &PortQuery,
@@ -244,16 +244,16 @@ fn without_backends(
 }
 
 /// The sources that policies see for connections to a Service.
-pub(crate) struct Sources {
+pub struct Sources {
     /// The sources; at least one.
-    pub(crate) ends: Vec<FlowEnd>,
+    pub ends: Vec<FlowEnd>,
     /// A remark about them, if they are not the client.
-    pub(crate) note: Option<String>,
+    pub note: Option<String>,
 }
 
 impl Sources {
     /// The sources for a client of a Service.
-    pub(crate) fn find(world: &World, client: &FlowEnd, service: &Service) -> Self {
+    pub fn find(world: &World, client: &FlowEnd, service: &Service) -> Self {
         let own = |note: Option<String>| Sources { ends: vec![client.clone()], note };
         let FlowEnd::Address(address) = client else { return own(None) };
         let is_inside = !world.holders(*address).is_empty()

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::failure::Failure;
+
 /// A request of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -65,6 +67,22 @@ pub enum PageRequest {
 pub trait PageData: Send + Sync {
     /// The answer as a JSON value.
     fn answer(&self, request: &PageRequest) -> Result<Value, PageError>;
+}
+
+impl From<&Failure> for PageError {
+    fn from(failure: &Failure) -> Self {
+        let mut error = failure.to_string();
+        let mut cause = std::error::Error::source(failure);
+        while let Some(next) = cause {
+            let text = next.to_string();
+            // Some libraries include the cause in the message of an error.
+            if !error.ends_with(&text) {
+                error = format!("{error}: {text}");
+            }
+            cause = next.source();
+        }
+        PageError { error, hint: failure.hint().to_owned() }
+    }
 }
 
 /// A request that cannot be answered. The page shows the message and the hint.

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use weir_kube::ClusterKinds;
 use weir_model::{Finding, PodId};
 use weir_reach::{MatrixQuery, ReachState, WorkloadEnd, WorkloadMatrix};
 
-use super::UiInput;
+use super::PageOptions;
 use crate::{
-    ingress::RouteSources,
-    lint_config::LintConfig,
+    failure::Failure,
+    ingress::{IngressControllers, RouteSources},
+    loaded::{self, Loaded},
     other_networks,
-    present::progress::Progress,
-    source::{self, Loaded},
+    pod_cidrs::PodCidrs,
     suppression::{SuppressedFinding, suppress},
 };
 
@@ -36,18 +35,20 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads and compiles the input.
-    pub(super) fn load(input: &UiInput) -> anyhow::Result<Self> {
-        let UiInput { source, clusters, ingress, .. } = input;
-        let config = LintConfig::find(None, source.paths())?;
-        let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
-        let namespace = source.namespace();
+    /// Compiles the input.
+    pub(super) fn new(
+        loaded: Loaded,
+        options: &PageOptions,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<Self, Failure> {
+        let namespace = options.namespace.as_deref();
         let selected = |id: &PodId| namespace.is_none_or(|name| *id.namespace == *name);
-        let RouteSources { sources, notes } = ingress.sources(namespace, &loaded, selected)?;
-        let state = source::compile(loaded.world.clone());
+        let controllers = IngressControllers(&options.ingress_controllers);
+        let RouteSources { sources, notes } = controllers.sources(namespace, &loaded, selected)?;
+        let state = loaded::compile(loaded.world.clone());
         let has_unjudged = loaded.attachments.values().any(|one| one.primary.is_some());
         let judged = has_unjudged
-            .then(|| source::compile(other_networks::judged(&state.world, &loaded.attachments)));
+            .then(|| loaded::compile(other_networks::judged(&state.world, &loaded.attachments)));
         let query = MatrixQuery {
             state: &state,
             ports: &[],
@@ -56,9 +57,7 @@ impl Snapshot {
             attachments: &loaded.attachments,
             sources: &sources,
         };
-        let mut progress = Progress::new("evaluating connections");
-        let matrix = query.evaluate_workloads(selected, |done, all| progress.report(done, all));
-        drop(progress);
+        let matrix = query.evaluate_workloads(selected, progress);
         let places = Places::new(&matrix.ends);
         let mut rows = BTreeMap::new();
         for (at, end) in matrix.ends.iter().enumerate() {
@@ -66,11 +65,12 @@ impl Snapshot {
             rows.entry(end.name.clone()).or_insert(at);
         }
         let lint = loaded.lint();
-        let mut findings = source.pod_network.findings(&state, &loaded.synthetic);
+        let mut findings = PodCidrs(&options.pod_cidrs).findings(&state, &loaded.synthetic);
         findings.extend(lint.iter().chain(&loaded.findings).cloned());
         findings.sort();
         findings.dedup();
-        let (findings, suppressed) = suppress(findings, &loaded.ignores, &config);
+        let (findings, suppressed) =
+            suppress(findings, &loaded.ignores, &options.ignore, options.today);
         Ok(Snapshot {
             loaded,
             state,

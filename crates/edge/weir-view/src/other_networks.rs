@@ -8,10 +8,7 @@ use crate::failure::Failure;
 
 /// Fails for a pod that is not on the cluster network: policies may apply to its connections, but
 /// weir does not know the network.
-pub(crate) fn check(
-    pod: &PodId,
-    attachments: &BTreeMap<PodId, Attachments>,
-) -> Result<(), Failure> {
+pub fn check(pod: &PodId, attachments: &BTreeMap<PodId, Attachments>) -> Result<(), Failure> {
     let networks = attachments.get(pod);
     let Some(network) = networks.and_then(|networks| networks.primary.as_ref()) else {
         return Ok(());
@@ -23,7 +20,7 @@ pub(crate) fn check(
 }
 
 /// A remark about the secondary networks of a pod.
-pub(crate) fn note(pod: &PodId, attachments: &BTreeMap<PodId, Attachments>) -> Option<String> {
+pub fn note(pod: &PodId, attachments: &BTreeMap<PodId, Attachments>) -> Option<String> {
     let names: Vec<&str> = attachments.get(pod)?.secondary.iter().map(|name| &**name).collect();
     let names = names.join(", ");
     (!names.is_empty()).then(|| {
@@ -33,7 +30,7 @@ pub(crate) fn note(pod: &PodId, attachments: &BTreeMap<PodId, Attachments>) -> O
 
 /// The world without the pods that are not on the cluster network: their connections are not
 /// judged.
-pub(crate) fn judged(world: &World, attachments: &BTreeMap<PodId, Attachments>) -> World {
+pub fn judged(world: &World, attachments: &BTreeMap<PodId, Attachments>) -> World {
     let mut world = world.clone();
     let is_judged = |id: &PodId| attachments.get(id).is_none_or(|one| one.primary.is_none());
     world.pods.retain(|id, _| is_judged(id));

@@ -13,104 +13,141 @@ use weir_model::{
     Rule, Section, Verdict, Who, World,
 };
 
-use super::{
+use crate::{
     findings,
+    flow_end::FlowEnd,
+    loaded::Loaded,
     service_view::{RouteView, ServiceView},
+    text, why,
 };
-use crate::{flow_end::FlowEnd, source::Loaded, why};
 
 /// An explanation as JSON.
 #[derive(Serialize)]
-pub(crate) struct ExplanationView {
-    pub(super) from: String,
-    pub(super) to: String,
-    pub(super) port: u16,
-    pub(super) protocol: String,
+pub struct ExplanationView {
+    /// The source.
+    pub from: String,
+    /// The destination.
+    pub to: String,
+    /// The destination port.
+    pub port: u16,
+    /// The protocol.
+    pub protocol: String,
     /// The Service that the user named. The other fields are about one of its backends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service: Option<ServiceView>,
+    pub service: Option<ServiceView>,
     /// The route that the user named. The other fields are about one of its backends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) route: Option<RouteView>,
-    pub(super) family: String,
-    pub(super) verdict: String,
-    pub(super) why: String,
-    pub(super) egress: SideView,
-    pub(super) ingress: SideView,
+    pub route: Option<RouteView>,
+    /// The IP family.
+    pub family: String,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// The reason, in one line.
+    pub why: String,
+    /// The side of the source.
+    pub egress: SideView,
+    /// The side of the destination.
+    pub ingress: SideView,
     /// A change that would allow the connection; only if it is denied.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) remedy: Option<RemedyView>,
+    pub remedy: Option<RemedyView>,
     /// The findings from reading the input and about the policies that deny the connection.
-    pub(super) findings: Vec<findings::FindingJson>,
+    pub findings: Vec<findings::FindingJson>,
     /// Remarks about the two ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
+    /// The findings about the policies that deny the connection.
     #[serde(skip)]
-    pub(super) policy_findings: Vec<Finding>,
+    pub policy_findings: Vec<Finding>,
 }
 
+/// One side of a connection.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SideView {
+pub struct SideView {
+    /// The pod, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pod: Option<String>,
-    pub(super) address: String,
+    pub pod: Option<String>,
+    /// The address.
+    pub address: String,
     /// Whether the address is synthetic, because the manifest has none.
     #[serde(rename = "madeUp", skip_serializing_if = "is_false")]
-    pub(super) synthetic: bool,
-    pub(super) verdict: String,
-    pub(super) reason: &'static str,
-    pub(super) why: String,
+    pub synthetic: bool,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// The kind of the reason.
+    pub reason: &'static str,
+    /// The reason, in one line.
+    pub why: String,
+    /// The rule that decides.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rule: Option<RuleView>,
+    pub rule: Option<RuleView>,
     /// The admin rule with action Pass that deferred the decision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) passed: Option<RuleView>,
-    pub(super) isolated_by: Vec<PolicyView>,
-    pub(super) nearest: Vec<NearMissView>,
+    pub passed: Option<RuleView>,
+    /// The policies that isolate the pod.
+    pub isolated_by: Vec<PolicyView>,
+    /// The rules that nearly match.
+    pub nearest: Vec<NearMissView>,
 }
 
+/// A policy.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PolicyView {
-    pub(super) policy: String,
+pub struct PolicyView {
+    /// The policy.
+    pub policy: String,
+    /// Its file and line.
     #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
-    pub(super) location: Option<String>,
+    pub location: Option<String>,
     /// The object for which a controller created the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) made_for: Option<String>,
+    pub made_for: Option<String>,
 }
 
+/// A rule.
 #[derive(Serialize)]
-pub(super) struct RuleView {
-    pub(super) policy: String,
-    pub(super) rule: String,
+pub struct RuleView {
+    /// The policy.
+    pub policy: String,
+    /// The rule that decides.
+    pub rule: String,
+    /// Its file and line.
     #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
-    pub(super) location: Option<String>,
-    pub(super) action: String,
-    pub(super) peers: String,
+    pub location: Option<String>,
+    /// What the rule does.
+    pub action: String,
+    /// The peers of the rule.
+    pub peers: String,
+    /// The ports of the rule.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) ports: String,
+    pub ports: String,
 }
 
+/// A rule that nearly matches.
 #[derive(Serialize)]
-pub(super) struct NearMissView {
-    pub(super) missing: &'static str,
+pub struct NearMissView {
+    /// What does not match.
+    pub missing: &'static str,
     /// Why the rule does not match.
-    pub(super) why: String,
+    pub why: String,
+    /// The rule that decides.
     #[serde(flatten)]
-    pub(super) rule: RuleView,
+    pub rule: RuleView,
 }
 
+/// A change that would allow a connection.
 #[derive(Serialize)]
-pub(super) struct RemedyView {
+pub struct RemedyView {
+    /// The rule to change, because no added policy can override it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) change: Option<RuleView>,
+    pub change: Option<RuleView>,
+    /// The policies to add, as manifests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) add: Vec<String>,
+    pub add: Vec<String>,
     /// Why no policy can be suggested for one of the ends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<String>,
+    pub note: Option<String>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -119,13 +156,13 @@ fn is_false(flag: &bool) -> bool {
 
 /// The facts about the input that explain a verdict.
 #[derive(Clone, Copy)]
-pub(crate) struct InputFacts<'a> {
+pub struct InputFacts<'a> {
     /// The cluster.
-    pub(crate) world: &'a World,
+    pub world: &'a World,
     /// The synthetic addresses of pods.
-    pub(crate) synthetic: &'a BTreeSet<IpAddr>,
+    pub synthetic: &'a BTreeSet<IpAddr>,
     /// The policies that a controller created, with the object that owns them.
-    pub(crate) generated_for: &'a BTreeMap<PolicyId, Name>,
+    pub generated_for: &'a BTreeMap<PolicyId, Name>,
 }
 
 impl<'a> From<&'a Loaded> for InputFacts<'a> {
@@ -136,20 +173,20 @@ impl<'a> From<&'a Loaded> for InputFacts<'a> {
 }
 
 /// The input of a view besides the explanation itself.
-pub(crate) struct Context<'a> {
+pub struct Context<'a> {
     /// The two ends, as the user named them.
-    pub(crate) ends: [&'a FlowEnd; 2],
+    pub ends: [&'a FlowEnd; 2],
     /// The loaded world.
-    pub(crate) loaded: &'a Loaded,
+    pub loaded: &'a Loaded,
     /// The findings about the policies that deny the connection.
-    pub(crate) policy_findings: Vec<Finding>,
+    pub policy_findings: Vec<Finding>,
     /// Remarks about the two ends.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl ExplanationView {
     /// The view of an explanation.
-    pub(crate) fn new(explanation: &Explanation, remedy: &Remedy, context: Context<'_>) -> Self {
+    pub fn new(explanation: &Explanation, remedy: &Remedy, context: Context<'_>) -> Self {
         let Context { ends, loaded, policy_findings, notes } = context;
         let mut findings = findings::to_json(&loaded.findings);
         findings.extend(policy_findings.iter().map(findings::FindingJson::from));
@@ -239,7 +276,7 @@ fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> 
         (Missing::PortName, _) => {
             let names = port_names(&miss.cited, world);
             let names = || names.iter().map(port_name);
-            view.ports = format!("port {}", super::join(names(), ", "));
+            view.ports = format!("port {}", text::join(names(), ", "));
             let pod = &judgement.pod;
             let known = world.pods.get(pod).map(|pod| pod.ports.as_slice()).unwrap_or_default();
             let known: BTreeSet<&str> = known.iter().map(|port| &*port.name).collect();
@@ -248,7 +285,7 @@ fn near_miss(miss: &Miss, flow: &Flow, judgement: &Judgement, world: &World) -> 
             } else {
                 format!("it names {}", Vec::from_iter(known).join(", "))
             };
-            let what = format!("names port {}", super::join(names(), " or "));
+            let what = format!("names port {}", text::join(names(), " or "));
             ("port name", format!("{what}, which {pod} does not have ({known})"))
         }
         (Missing::Peer, Peers::Block(block)) => {
@@ -288,11 +325,7 @@ fn port_name((name, protocol): &(&Name, Option<Protocol>)) -> String {
 }
 
 /// The view of one side of an explanation.
-pub(super) fn side(
-    explanation: &Explanation,
-    direction: Direction,
-    facts: InputFacts<'_>,
-) -> SideView {
+pub fn side(explanation: &Explanation, direction: Direction, facts: InputFacts<'_>) -> SideView {
     let side = explanation.side(direction);
     let address = match direction {
         Direction::Egress => explanation.flow.from,
@@ -371,6 +404,6 @@ fn rule(cited: &Cited) -> RuleView {
         location: why::location(&cited.section, origin.line).map(|location| location.to_string()),
         action: action.to_string(),
         peers: peers.to_string(),
-        ports: super::ports(cited.rule()),
+        ports: text::ports(cited.rule()),
     }
 }

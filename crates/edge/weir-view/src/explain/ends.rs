@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use weir_engine::Explanation;
 use weir_model::{Flow, IpFamily, Pod, Program, World};
 
-use crate::{failure::Failure, flow_end::FlowEnd, other_networks, source::Loaded, why};
+use crate::{failure::Failure, flow_end::FlowEnd, loaded::Loaded, other_networks, why};
 
 /// A remark about an end, if one is needed.
 pub(super) fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
@@ -23,7 +23,7 @@ pub(super) fn note(end: &FlowEnd, loaded: &Loaded) -> Option<String> {
 }
 
 /// Fails for a pod that is not on the cluster network.
-pub(crate) fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
+pub fn check_network(end: &FlowEnd, loaded: &Loaded) -> Result<(), Failure> {
     end.pod(loaded).map_or(Ok(()), |pod| other_networks::check(&pod.id, &loaded.attachments))
 }
 
@@ -50,7 +50,7 @@ pub(super) fn claim_note(pod: Option<&Pod>, address: IpAddr, world: &World) -> O
 
 /// The addresses of a connection: those of the requested family, or else of the family of the first
 /// destination address that both ends share.
-pub(super) fn addresses(
+pub fn addresses(
     (from_text, sources): (&str, Vec<IpAddr>),
     (to_text, targets): (&str, Vec<IpAddr>),
     family: Option<IpFamily>,

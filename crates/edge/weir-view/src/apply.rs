@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use weir_model::{Change, Object, Pod, PodId};
 
-use crate::source::Loaded;
+use crate::loaded::Loaded;
 
 impl Loaded {
     /// The world with these manifests applied to it. Other objects stay. The running pods of a
     /// workload get the labels and ports of its new template.
-    pub(crate) fn with(&self, manifests: Loaded) -> Loaded {
+    pub fn with(&self, manifests: Loaded) -> Loaded {
         let mut world = self.world.clone();
         let mut replaced = BTreeMap::new();
         for (workload, templates) in &manifests.workloads {

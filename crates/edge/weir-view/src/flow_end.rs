@@ -3,19 +3,19 @@
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use weir_api::{Route, RouteId};
-use weir_kube::{ClusterKinds, ROUTES_UNREAD, SERVICES_UNREAD};
+use weir_api::{ROUTES_UNREAD, Route, RouteId, SERVICES_UNREAD};
 use weir_model::{Finding, Name, Namespace, Pod, PodId, QualifiedName, ServiceId};
 
 use crate::{
     failure::{Failure, nearest},
-    ingress, service,
-    source::Loaded,
+    ingress,
+    loaded::Loaded,
+    service,
 };
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FlowEnd {
+pub enum FlowEnd {
     /// A pod, and the number of pods of its workload if the user named that.
     Pod(PodId, usize),
     /// An address.
@@ -29,38 +29,15 @@ pub(crate) enum FlowEnd {
 }
 
 /// The source that stands for the ingress controller.
-pub(crate) const INGRESS: &str = "ingress";
+pub const INGRESS: &str = "ingress";
 
 /// The kinds of routes.
-const ROUTE_KINDS: [&str; 6] =
+pub const ROUTE_KINDS: [&str; 6] =
     ["ingress", "httproute", "grpcroute", "tlsroute", "tcproute", "udproute"];
 
 impl FlowEnd {
-    /// The kinds of objects that are needed to find the ends that these texts name.
-    pub(crate) fn kinds(texts: [&str; 2]) -> ClusterKinds {
-        // An address may be that of a Service.
-        let may_be_service = |text: &str| {
-            weir_api::address(text).is_some() || kind_in(text).as_deref() == Some("service")
-        };
-        let needs_routes = |text: &str| {
-            let kind = kind_in(text);
-            text == INGRESS || kind.is_some_and(|kind| ROUTE_KINDS.contains(&kind.as_str()))
-        };
-        if texts.into_iter().any(needs_routes) {
-            ClusterKinds::DestinationsAndRoutes
-        } else if texts.into_iter().any(may_be_service) {
-            ClusterKinds::Destinations
-        } else {
-            ClusterKinds::Policies
-        }
-    }
-
     /// Finds the end that a text names.
-    pub(crate) fn find(
-        text: &str,
-        namespace: Option<&str>,
-        loaded: &Loaded,
-    ) -> Result<Self, Failure> {
+    pub fn find(text: &str, namespace: Option<&str>, loaded: &Loaded) -> Result<Self, Failure> {
         if let Some(address) = weir_api::address(text) {
             return Ok(match service::at_address(&loaded.world, address) {
                 Some(service) => FlowEnd::Service(service.id.clone()),
@@ -111,7 +88,7 @@ impl FlowEnd {
     }
 
     /// The pod, if the end is one.
-    pub(crate) fn pod<'w>(&self, loaded: &'w Loaded) -> Option<&'w Pod> {
+    pub fn pod<'w>(&self, loaded: &'w Loaded) -> Option<&'w Pod> {
         match self {
             FlowEnd::Pod(id, _) => loaded.world.pods.get(id),
             FlowEnd::Address(_) | FlowEnd::Service(_) | FlowEnd::Route(_) | FlowEnd::Ingress => {
@@ -121,7 +98,7 @@ impl FlowEnd {
     }
 
     /// The route, if the end is one.
-    pub(crate) fn route<'w>(&self, loaded: &'w Loaded) -> Option<&'w Route> {
+    pub fn route<'w>(&self, loaded: &'w Loaded) -> Option<&'w Route> {
         match self {
             FlowEnd::Route(id) => loaded.routes.get(id),
             _ => None,
@@ -129,7 +106,7 @@ impl FlowEnd {
     }
 
     /// The addresses, the primary one first.
-    pub(crate) fn addresses(&self, loaded: &Loaded) -> Vec<IpAddr> {
+    pub fn addresses(&self, loaded: &Loaded) -> Vec<IpAddr> {
         match self {
             FlowEnd::Pod(..) => {
                 self.pod(loaded).map(|pod| pod.addresses.clone()).unwrap_or_default()
@@ -157,11 +134,7 @@ const FORMS: &str = "use an address, `namespace/pod`, `pod` with -n, `namespace/
                      `namespace/svc/name`, or `namespace/ingress/name`";
 
 /// The pods that a pod or workload on the command line stands for; at least one.
-pub(crate) fn pods(
-    text: &str,
-    namespace: Option<&str>,
-    loaded: &Loaded,
-) -> Result<Vec<PodId>, Failure> {
+pub fn pods(text: &str, namespace: Option<&str>, loaded: &Loaded) -> Result<Vec<PodId>, Failure> {
     let FlowEnd::Pod(id, _) = FlowEnd::find(text, namespace, loaded)? else {
         let hint = "use `namespace/pod`, `pod` with -n, or `namespace/deployment/name`";
         return Err(Failure::new(format!("{text} is not a pod"), hint));
@@ -178,7 +151,7 @@ pub(crate) fn pods(
 }
 
 /// The kind that a text names, as in `namespace/kind/name`.
-fn kind_in(text: &str) -> Option<String> {
+pub fn kind_in(text: &str) -> Option<String> {
     match text.split('/').collect::<Vec<&str>>()[..] {
         [_, kind, _] => Some(full_kind(kind)),
         _ => None,
@@ -284,7 +257,7 @@ fn route([namespace, kind, name]: &[&str; 3], loaded: &Loaded) -> Result<FlowEnd
 }
 
 /// The finding about Services that the user may not list.
-pub(crate) fn unread_services(loaded: &Loaded) -> Option<&Finding> {
+pub fn unread_services(loaded: &Loaded) -> Option<&Finding> {
     loaded.findings.iter().find(|finding| finding.code == SERVICES_UNREAD)
 }
 

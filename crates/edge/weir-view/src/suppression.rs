@@ -1,12 +1,10 @@
 //! Findings that the author of the manifests has decided to ignore.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use jiff::{Timestamp, civil::Date, tz::TimeZone};
+use jiff::civil::Date;
 use weir_api::IgnoreAnnotation;
 use weir_model::{Finding, Location, ObjectRef, Severity};
-
-use crate::lint_config::{IgnoreEntry, LintConfig};
 
 // The codes of findings about suppressions.
 const UNUSED: &str = "unused-suppression";
@@ -15,7 +13,7 @@ const INVALID: &str = "invalid-suppression";
 
 /// Where a suppression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SuppressionSource {
+pub enum SuppressionSource {
     /// An annotation of the object.
     Annotation,
     /// An entry of weir.yaml.
@@ -24,7 +22,7 @@ pub(crate) enum SuppressionSource {
 
 impl SuppressionSource {
     /// The name in JSON.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             SuppressionSource::Annotation => "annotation",
             SuppressionSource::Configuration => "configuration",
@@ -34,24 +32,43 @@ impl SuppressionSource {
 
 /// A finding that is not reported.
 #[derive(Clone, Debug)]
-pub(crate) struct SuppressedFinding {
+pub struct SuppressedFinding {
     /// The finding.
-    pub(crate) finding: Finding,
+    pub finding: Finding,
     /// The reason.
-    pub(crate) reason: String,
+    pub reason: String,
     /// Where the reason is written.
-    pub(crate) source: SuppressionSource,
+    pub source: SuppressionSource,
 }
 
-/// Divides findings. The reported ones include those about suppressions without an effect.
-pub(crate) fn suppress(
+/// An entry of `lint.ignore`.
+#[derive(Debug)]
+pub struct IgnoreEntry {
+    /// The code of the findings.
+    pub code: Option<String>,
+    /// A pattern for `Kind namespace/name`.
+    pub object: Option<String>,
+    /// A pattern for the file.
+    pub path: Option<String>,
+    /// The reason.
+    pub reason: String,
+    /// The last day on which the entry has an effect.
+    pub expires: Option<Date>,
+    /// The file and line of the entry.
+    pub location: Location,
+    /// The folder of the configuration, to which paths are relative.
+    pub folder: PathBuf,
+}
+
+/// Divides findings, as of a day. The reported ones include those about suppressions without an effect.
+pub fn suppress(
     findings: Vec<Finding>,
     annotations: &[IgnoreAnnotation],
-    config: &LintConfig,
+    entries: &[IgnoreEntry],
+    today: Date,
 ) -> (Vec<Finding>, Vec<SuppressedFinding>) {
-    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let mut used_annotations = vec![false; annotations.len()];
-    let mut used_entries = vec![false; config.ignore.len()];
+    let mut used_entries = vec![false; entries.len()];
     let (mut reported, mut suppressed) = (Vec::new(), Vec::new());
     for finding in findings {
         let mut why = None;
@@ -61,7 +78,7 @@ pub(crate) fn suppress(
                 why.get_or_insert((&annotation.reason, SuppressionSource::Annotation));
             }
         }
-        for (entry, used) in config.ignore.iter().zip(&mut used_entries) {
+        for (entry, used) in entries.iter().zip(&mut used_entries) {
             if entry.matches(&finding) {
                 *used = true;
                 if !entry.has_expired(today) {
@@ -79,7 +96,7 @@ pub(crate) fn suppress(
     for (annotation, used) in annotations.iter().zip(used_annotations) {
         reported.extend(about_annotation(annotation, used));
     }
-    for (entry, used) in config.ignore.iter().zip(used_entries) {
+    for (entry, used) in entries.iter().zip(used_entries) {
         reported.extend(entry.problem(used, today));
     }
     reported.sort();
