@@ -10,6 +10,7 @@ mod debian;
 mod fuzz;
 mod image;
 mod package;
+mod playground;
 #[cfg(test)]
 mod prose;
 mod release;
@@ -46,6 +47,8 @@ Usage: cargo xtask <task>
                       engine, kernel, cni, opflex, http. --seconds N: N seconds for each.
   bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
+  playground DIR      Write the web page without a server into a folder, as static files. Installs the
+                      target wasm32-unknown-unknown if it is missing.
   cluster build       Build the programs of a cluster into the cache. `test` does this too.
   cluster up          Start a cluster of real nodes on this machine: containerd, kubelet, kube-proxy.
                       Imports the images of this tree, which it builds, and prints the settings with
@@ -90,6 +93,7 @@ fn run() -> Result<()> {
         ["release", arguments @ ..] => release::run(arguments),
         ["tools"] => tools::run(),
         ["package"] => package::run(),
+        ["playground", folder] => playground::run(folder),
         ["fuzz", arguments @ ..] => fuzz::run_with(arguments),
         _ => bail!("unknown task `{}`; `cargo xtask help` lists the tasks", arguments.join(" ")),
     }

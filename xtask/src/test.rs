@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::{cluster, crds, fuzz, image, shell, suite, tools, windows};
+use crate::{cluster, crds, fuzz, image, playground, shell, suite, tools, windows};
 
 /// The time for each fuzz target. `cargo xtask fuzz` runs them longer.
 const FUZZ_SECONDS: u64 = 15;
@@ -54,7 +54,8 @@ const CLUSTER: [&[&str]; 2] = [
 ];
 
 /// The arguments of `cargo test` for the tests of the web page.
-const UI: [&[&str]; 2] = [&["-p=weir-web"], &["-p=weir", "--test=ui"]];
+const UI: [&[&str]; 2] =
+    [&["-p=weir-web", "-p=weir-view", "-p=weir-playground"], &["-p=weir", "--test=ui"]];
 
 /// The arguments of `cargo test` for the tests with real nodes.
 const E2E: [&[&str]; 1] = [&["-p=weir", "--test=e2e"]];
@@ -81,6 +82,7 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
         }
         "ui" => {
             browser()?;
+            playground::build()?;
             cargo_test(&UI, &mut counts)?
         }
         "e2e" => {
@@ -123,6 +125,8 @@ pub(crate) fn run() -> Result<()> {
             &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
         ))?;
         let binaries = suite::build()?;
+        // A test of the web page needs it, and would build it beside other tests.
+        playground::build()?;
         shell::join(programs)?;
         anyhow::Ok(binaries)
     })?;

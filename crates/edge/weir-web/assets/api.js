@@ -1,9 +1,14 @@
-// The requests of the page: to the server, or to the answers that a static page contains.
+// The requests of the page: to the server, to a WebAssembly module, or to the answers that a static
+// page contains.
+
+import { moduleResponse } from './wasm.js';
 
 const TOKEN_KEY = 'weir-token';
 
-/// Whether this page has no server.
+/// Whether this page contains its answers.
 export const isStatic = globalThis.weirAnswers !== undefined;
+/// Whether this page contains a module that makes the answers.
+export const isPlayground = globalThis.weirModule !== undefined;
 
 /// Moves the token from the address bar to the storage of this tab.
 function takeToken() {
@@ -15,7 +20,7 @@ function takeToken() {
   return sessionStorage.getItem(TOKEN_KEY);
 }
 
-const token = isStatic ? null : takeToken();
+const token = isStatic || isPlayground ? null : takeToken();
 
 /// An answer that is an error.
 export class RequestError extends Error {
@@ -28,6 +33,11 @@ export class RequestError extends Error {
 /// The answer to a request. The order of the fields matters for a static page.
 export async function ask(request) {
   if (isStatic) return staticAnswer(request);
+  if (isPlayground) {
+    const { answer, error, hint } = await moduleResponse(request);
+    if (error !== undefined) throw new RequestError(error, hint);
+    return answer;
+  }
   let response;
   try {
     response = await fetch('/api', {

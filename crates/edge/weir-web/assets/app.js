@@ -1,6 +1,6 @@
 // The page: tabs, theme, and the events between views.
 
-import { ask, isStatic } from './api.js';
+import { ask, isPlayground, isStatic } from './api.js';
 import { arrowKeys, element, fill, onSignal, plural } from './dom.js';
 import { closePanel, openPanel } from './explain.js';
 import { mapView } from './map.js';
@@ -10,18 +10,21 @@ import { policiesView, showPolicy } from './policies.js';
 import { addChange, whatIfView } from './whatif.js';
 import { flowsView, forgetFlows } from './flows.js';
 import { dropsView } from './drops.js';
+import { hasLinkedText } from './link.js';
+import { inputView, openLinked } from './playground.js';
 
 const TABS = [
+  isPlayground && { id: 'input', title: 'Manifests', show: inputView },
   { id: 'map', title: 'Map', show: mapView },
   { id: 'matrix', title: 'Matrix', show: matrixView },
   { id: 'policies', title: 'Policies', show: policiesView },
   { id: 'whatif', title: 'What if', show: whatIfView },
-  { id: 'flows', title: 'Flows', show: flowsView },
-  { id: 'drops', title: 'Drops', show: dropsView },
-];
+  !isPlayground && { id: 'flows', title: 'Flows', show: flowsView },
+  !isPlayground && { id: 'drops', title: 'Drops', show: dropsView },
+].filter(Boolean);
 
 const [viewNode, tabList, message] = ['view', 'tabs', 'message'].map((id) => document.getElementById(id));
-let current = 'map';
+let current = TABS[0].id;
 
 /// Shows a tab. `detail` goes to its view.
 async function showTab(id, detail) {
@@ -59,8 +62,8 @@ function drawTabs() {
   });
 }
 
-/// Draws the overview in the header and the footer, and the current tab again.
-async function showOverview(overview) {
+/// Draws the overview in the header and the footer.
+function showSummary(overview) {
   setOverview(overview);
   forgetFlows();
   const { counts, title, version } = overview;
@@ -69,6 +72,11 @@ async function showOverview(overview) {
   const words = [plural(counts.namespaces, 'namespace'), plural(counts.workloads, 'workload'), plural(counts.pods, 'pod'), plural(counts.policies, 'policy'),
     counts.errors > 0 && plural(counts.errors, 'error'), counts.warnings > 0 && plural(counts.warnings, 'warning')].filter(Boolean);
   fill(document.getElementById('status'), element('span', {}, words.join(' · ')), overview.notes.map((note) => element('span', { class: 'faint' }, note)), element('span', { class: 'spacer' }), element('span', { class: 'faint' }, `weir ${version}`));
+}
+
+/// Draws the overview, and the current tab again.
+async function showOverview(overview) {
+  showSummary(overview);
   await showTab(current);
 }
 
@@ -100,6 +108,7 @@ function setUpTheme() {
 }
 
 onSignal('tab', (id) => showTab(id));
+onSignal('overview', showSummary);
 onSignal('policy', (id) => attempt(() => showPolicy(id)));
 onSignal('policies', (filter) => { closePanel(); showTab('policies', filter); });
 onSignal('panel', ({ heading, content }) => openPanel(heading, ...content));
@@ -107,7 +116,7 @@ onSignal('whatIf', (detail) => { addChange(detail); closePanel(); showTab('whati
 document.addEventListener('keydown', (event) => { if (event.key === 'Escape') closePanel(); });
 
 const reload = document.getElementById('reload');
-reload.hidden = isStatic;
+reload.hidden = isStatic || isPlayground;
 reload.addEventListener('click', async () => {
   reload.disabled = true;
   await attempt(async () => showOverview(await ask({ kind: 'reload' })));
@@ -122,7 +131,21 @@ addEventListener('resize', () => {
 
 setUpTheme();
 drawTabs();
-attempt(async () => {
-  await showOverview(await ask({ kind: 'overview' }));
-  performance.mark('weir-ready');
-});
+
+/// Opens the input, and draws it.
+function start() {
+  return attempt(async () => {
+    await showOverview(await (isPlayground ? openLinked() : ask({ kind: 'overview' })));
+    performance.mark('weir-ready');
+  });
+}
+
+start();
+// Another link can be opened in the same tab.
+if (isPlayground) {
+  addEventListener('hashchange', () => {
+    if (!hasLinkedText()) return;
+    current = TABS[0].id;
+    start();
+  });
+}

@@ -21,13 +21,15 @@ macro_rules! asset {
 }
 
 /// All files. A script comes after the scripts that it imports.
-pub(crate) const ALL: [Asset; 17] = [
+pub(crate) const ALL: [Asset; 20] = [
     asset!("/index.html", HTML),
     asset!("/style.css", CSS),
     asset!("/views.css", CSS),
     asset!("/icon.svg", SVG),
     asset!("/dom.js", SCRIPT),
+    asset!("/wasm.js", SCRIPT),
     asset!("/api.js", SCRIPT),
+    asset!("/link.js", SCRIPT),
     asset!("/model.js", SCRIPT),
     asset!("/explain.js", SCRIPT),
     asset!("/layout.js", SCRIPT),
@@ -38,6 +40,7 @@ pub(crate) const ALL: [Asset; 17] = [
     asset!("/live.js", SCRIPT),
     asset!("/flows.js", SCRIPT),
     asset!("/drops.js", SCRIPT),
+    asset!("/playground.js", SCRIPT),
     asset!("/app.js", SCRIPT),
 ];
 

@@ -6,6 +6,7 @@
 //!          ── POST /api + token ──► access ──► PageData::answer(PageRequest) ──► JSON
 //!
 //!  PageData ──► export   the same files and all answers, for a page without a server
+//!  weir-playground        the same files, and a WebAssembly module that makes the answers
 //! ```
 //!
 //! *Invariant*: the server listens on loopback only. It answers a request for data only if the

@@ -4,6 +4,7 @@
 
 mod agents;
 mod live;
+mod playground;
 mod webdriver;
 
 use std::{
