@@ -128,8 +128,12 @@ pub(crate) struct AgentCommand {
     flow_log_files: u32,
     /// An OpenTelemetry collector to which the agent sends each flow that changed, as a log record:
     /// OTLP over HTTP with JSON, without TLS [default: none]
-    #[arg(long, value_name = "http://HOST:PORT", value_parser = OtlpCollector::parse)]
+    #[arg(long, value_name = "http://HOST:PORT", value_parser = OtlpCollector::parse_logs)]
     flow_otlp: Option<OtlpCollector>,
+    /// An OpenTelemetry collector to which the agent sends its metrics every 15 seconds: OTLP over HTTP
+    /// with JSON, without TLS [default: none]
+    #[arg(long, value_name = "http://HOST:PORT", value_parser = OtlpCollector::parse_metrics)]
+    metrics_otlp: Option<OtlpCollector>,
     /// The socket on which the CNI plugin waits for a pod's rules; with `--cleanup`, the socket to
     /// remove [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "once")]
@@ -402,6 +406,7 @@ impl AgentCommand {
                 }),
                 collector: self.flow_otlp.clone(),
             },
+            metrics_collector: self.metrics_otlp.clone(),
             budget: self.budget.into(),
             sysctls: if self.manage_sysctls { Sysctls::Manage } else { Sysctls::Report },
             version: env!("CARGO_PKG_VERSION"),

@@ -24,6 +24,7 @@ mod http;
 mod kernel_settings;
 mod lock;
 mod metrics;
+mod otlp_metrics;
 mod policy_events;
 mod policy_names;
 mod report;

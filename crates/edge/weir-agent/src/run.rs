@@ -28,7 +28,7 @@ use crate::{
     AgentEvent, Source, Surroundings, Sysctls,
     agent::{Agent, Plugins},
     cni::{self, PluginSocket},
-    flows::{self, FlowExport},
+    flows::{self, FlowExport, OtlpCollector},
     http::Offer,
     lock::{Lock, LockError},
     report::AgentReport,
@@ -86,6 +86,8 @@ pub struct AgentOptions {
     pub flows: Option<FlowLimits>,
     /// Where flows are written to.
     pub flow_export: FlowExport,
+    /// Where metrics are sent to.
+    pub metrics_collector: Option<OtlpCollector>,
     /// The most that policies may use.
     pub budget: Budget,
     /// Whether the agent may change kernel settings.
@@ -244,6 +246,11 @@ pub fn run<D: Datapath>(
     if options.flows.is_some() && !options.flow_export.is_empty() {
         let (export, node) = (options.flow_export.clone(), options.node.to_string());
         flows::export(export, node, options.version, report.clone()).map_err(AgentError::Start)?;
+    }
+    if let Some(collector) = options.metrics_collector.clone() {
+        let node = options.node.to_string();
+        flows::export_metrics(collector, node, options.version, report.clone())
+            .map_err(AgentError::Start)?;
     }
     let AgentOptions { node, datapath: name, mode, source, .. } = options;
     let reader = source.reader().map_err(AgentError::Start)?.filter(|_| serves_plugins);

@@ -81,6 +81,7 @@ fn options(source: &Path) -> AgentOptions {
         resolvers: None,
         flows: Some(weir_flows::FlowLimits::default()),
         flow_export: crate::FlowExport::default(),
+        metrics_collector: None,
         budget: Budget::default(),
         sysctls: Sysctls::Report,
         version: "1.2.3",

@@ -228,7 +228,7 @@ pub(crate) fn off() {
     assert!(output.stdout.is_empty());
 }
 
-/// Flows go to a file that is rotated, and to a collector.
+/// Flows go to a file that is rotated, and flows and metrics to a collector.
 pub(crate) fn export() {
     let node = node(Filter::Nftables);
     let collector = node.lab.on_node("n1", || TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -246,7 +246,8 @@ pub(crate) fn export() {
     });
     let log = node.path().with_extension("flows");
     let file = log.to_str().unwrap();
-    let _agent = node.started(&["--flow-log", file, "--flow-otlp", &address]);
+    let _agent =
+        node.started(&["--flow-log", file, "--flow-otlp", &address, "--metrics-otlp", &address]);
     node.until("the flow is in the file", || {
         assert_eq!(verdict(&node, OPEN), Verdict::Allow);
         fs::read_to_string(&log).is_ok_and(|text| text.contains(&OPEN.to_string()))
@@ -256,10 +257,29 @@ pub(crate) fn export() {
     }
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&log).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
-    let (head, body) = requests.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert!(head.starts_with("POST /v1/logs HTTP/1.1"), "{head}");
+    let next = |path: &str| {
+        let head = format!("POST {path} HTTP/1.1");
+        loop {
+            let (first, body) = requests.recv_timeout(Duration::from_secs(60)).unwrap();
+            if first.starts_with(&head) {
+                return body;
+            }
+        }
+    };
+    let body = next("/v1/logs");
     let record = &body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
     assert_eq!(record["eventName"], "weir.flow", "{body}");
+    let body = next("/v1/metrics");
+    let metrics = &body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"];
+    let find = |name: &str| {
+        let metric = metrics.as_array().unwrap().iter().find(|metric| metric["name"] == name);
+        metric.unwrap_or_else(|| panic!("{name}: {metrics}"))
+    };
+    let point = &find("weir_flow_connections")["sum"]["dataPoints"][0];
+    assert_eq!(point["attributes"][0]["key"], "verdict", "{point}");
+    assert!(point["asInt"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{point}");
+    assert_eq!(find("weir_policies")["gauge"]["dataPoints"][0]["asInt"], "2");
+    assert!(find("weir_apply_seconds")["histogram"]["dataPoints"][0]["count"].is_string());
     fs::remove_file(log).unwrap();
 }
 

@@ -94,6 +94,7 @@ impl Bench {
             budget: weir_engine::Budget::default(),
             flows: None,
             flow_export: crate::FlowExport::default(),
+            metrics_collector: None,
             sysctls: Sysctls::Report,
             version: "1.2.3",
         };

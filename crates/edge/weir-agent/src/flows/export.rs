@@ -1,4 +1,4 @@
-//! Flows in a file and to an OpenTelemetry collector.
+//! Flows in a file, and flows and metrics to OpenTelemetry collectors.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,15 +7,18 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
+use prometheus_client::encoding::text::encode;
 use weir_flows::{FlowRecord, otlp_logs, write_record};
 
-use crate::report::AgentReport;
+use crate::{otlp_metrics::MetricsSender, report::AgentReport};
 
 /// The interval at which changed flows are written.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The interval at which metrics are sent.
+const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 /// The longest time that connecting, sending or receiving may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The shortest time between two messages about failures.
@@ -48,7 +51,7 @@ pub struct FlowLog {
 pub struct OtlpCollector {
     /// The host and the port.
     pub authority: String,
-    /// The path of the logs, such as `/v1/logs`.
+    /// The path of the logs or metrics, such as `/v1/logs`.
     pub path: String,
 }
 
@@ -82,6 +85,37 @@ pub(crate) fn export(
     Ok(())
 }
 
+/// Starts the thread that sends metrics to a collector. After a failure, the next values follow.
+pub(crate) fn export_metrics(
+    collector: OtlpCollector,
+    node: String,
+    version: &'static str,
+    report: Arc<AgentReport>,
+) -> io::Result<()> {
+    let now = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_nanos())
+    };
+    let sender = MetricsSender { node, version, start: now() };
+    let run = move || {
+        let mut messages = MessageLimit::default();
+        loop {
+            thread::sleep(METRICS_INTERVAL);
+            let mut text = String::new();
+            let sent = encode(&mut text, &report.registry).map_err(io::Error::other);
+            let sent = sent
+                .and_then(|()| collector.send(sender.body(&text, now()).to_string().as_bytes()));
+            if let Err(error) = sent {
+                report.metrics.error("export");
+                if messages.allows() {
+                    tracing::warn!(%error, "cannot send metrics to the OpenTelemetry collector");
+                }
+            }
+        }
+    };
+    thread::Builder::new().name("weir-otlp".into()).spawn(run).map(drop)
+}
+
 /// Starts a thread that passes on the flows that changed. After a failure it tries again with the
 /// same ones, as far as the agent still stores them.
 fn start(
@@ -92,7 +126,7 @@ fn start(
 ) -> io::Result<()> {
     let run = move || {
         let mut last = 0;
-        let mut quiet_until = Instant::now();
+        let mut messages = MessageLimit::default();
         loop {
             thread::sleep(INTERVAL);
             loop {
@@ -102,8 +136,7 @@ fn start(
                 }
                 if let Err(error) = write(&page.flows) {
                     report.metrics.error("export");
-                    if Instant::now() >= quiet_until {
-                        quiet_until = Instant::now() + MESSAGE_INTERVAL;
+                    if messages.allows() {
                         tracing::warn!(%error, "cannot write flows to {target}");
                     }
                     break;
@@ -116,6 +149,21 @@ fn start(
         }
     };
     thread::Builder::new().name(thread.into()).spawn(run).map(drop)
+}
+
+/// Limits the messages about failures.
+#[derive(Default)]
+struct MessageLimit(Option<Instant>);
+
+impl MessageLimit {
+    /// Whether a message is due. It then counts as written.
+    fn allows(&mut self) -> bool {
+        let is_due = self.0.is_none_or(|last| last.elapsed() >= MESSAGE_INTERVAL);
+        if is_due {
+            self.0 = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 struct RotatedFile {
@@ -188,8 +236,17 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl OtlpCollector {
-    /// Parses `http://HOST[:PORT][/PATH]`.
-    pub fn parse(url: &str) -> Result<Self, &'static str> {
+    /// Parses the address of a collector of logs, `http://HOST[:PORT][/PATH]`.
+    pub fn parse_logs(url: &str) -> Result<Self, &'static str> {
+        Self::parse(url, "/v1/logs")
+    }
+
+    /// Parses the address of a collector of metrics, `http://HOST[:PORT][/PATH]`.
+    pub fn parse_metrics(url: &str) -> Result<Self, &'static str> {
+        Self::parse(url, "/v1/metrics")
+    }
+
+    fn parse(url: &str, usual_path: &str) -> Result<Self, &'static str> {
         const EXPECTED: &str = "expected http://HOST:PORT, as in http://127.0.0.1:4318";
         let rest = url.strip_prefix("http://").ok_or(EXPECTED)?;
         let (authority, path) = match rest.find('/') {
@@ -203,7 +260,7 @@ impl OtlpCollector {
         let has_port =
             authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:4318") };
-        let path = if matches!(path, "" | "/") { "/v1/logs" } else { path };
+        let path = if matches!(path, "" | "/") { usual_path } else { path };
         Ok(OtlpCollector { authority, path: path.to_owned() })
     }
 
@@ -238,11 +295,13 @@ mod tests {
     #[test]
     fn a_collector_is_an_address_with_the_usual_port_and_path() {
         let parse = |url: &str| {
-            OtlpCollector::parse(url).map(|collector| collector.authority + &collector.path)
+            OtlpCollector::parse_logs(url).map(|collector| collector.authority + &collector.path)
         };
         assert_eq!(parse("http://otel").as_deref(), Ok("otel:4318/v1/logs"));
         assert_eq!(parse("http://10.0.0.1:80/x/v1/logs").as_deref(), Ok("10.0.0.1:80/x/v1/logs"));
         assert_eq!(parse("http://[::1]:4318/").as_deref(), Ok("[::1]:4318/v1/logs"));
+        let metrics = OtlpCollector::parse_metrics("http://otel").unwrap();
+        assert_eq!(metrics.path, "/v1/metrics");
         for wrong in ["https://otel", "otel:4318", "http://", "http://a b", "http://u@h"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

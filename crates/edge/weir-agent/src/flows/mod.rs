@@ -21,8 +21,8 @@ mod watch;
 use std::{collections::BTreeMap, net::IpAddr};
 
 pub(crate) use decide::decide;
-pub(crate) use export::export;
 pub use export::{FlowExport, FlowLog, OtlpCollector};
+pub(crate) use export::{export, export_metrics};
 pub(crate) use store::FlowStore;
 #[cfg(target_os = "linux")]
 pub(crate) use watch::watch;
