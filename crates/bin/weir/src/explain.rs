@@ -16,6 +16,7 @@ use crate::{
     flow_end::{self, FlowEnd, unread_services},
     ingress::{self, IngressArgs},
     names,
+    observe::agent_address,
     present::{self, Format, Schema},
     service,
     source::{self, SourceArgs},
@@ -59,7 +60,7 @@ pub(crate) struct ExplainCommand {
     #[arg(long, value_name = "FAMILY", value_enum, ignore_case = true)]
     ip_family: Option<FamilyArg>,
     /// The HTTP address of a node's agent, whose addresses of domain names count
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "clusters")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "clusters", value_parser = agent_address)]
     agent: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]

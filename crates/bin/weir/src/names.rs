@@ -9,6 +9,7 @@ use crate::{
     drops::fetch,
     exit::Exit,
     failure::Failure,
+    observe::agent_address,
     present::{
         self, Schema, Structured,
         style::STRONG,
@@ -32,7 +33,7 @@ pub(crate) struct NamesCommand {
     #[arg(value_name = "NAME|ADDRESS")]
     of: Option<String>,
     /// The HTTP address of the agent
-    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = agent_address)]
     agent: String,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]

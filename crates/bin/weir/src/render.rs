@@ -15,7 +15,9 @@ use crate::{
     },
     exit::Exit,
     failure::{Failure, nearest},
-    names, no_rules, opflex, platform,
+    names, no_rules,
+    observe::agent_address,
+    opflex, platform,
     present::{self, Format, Schema, findings::FindingJson},
     source::{Loaded, SourceArgs},
     status,
@@ -84,7 +86,7 @@ pub(crate) struct RenderCommand {
     live: bool,
     /// The HTTP address of the agent, for its mode, its answers to denied packets and its domain
     /// names
-    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, requires = "live")]
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, requires = "live", value_parser = agent_address)]
     agent: String,
     /// The prefix of names
     #[arg(long, value_name = "PREFIX", default_value = opflex::PREFIX, value_parser = opflex::prefix, help_heading = "Cisco ACI")]

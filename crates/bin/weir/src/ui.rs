@@ -11,7 +11,8 @@ use clap::Args;
 use weir_web::Server;
 
 use crate::{
-    clusters::ClustersArgs, exit::Exit, failure::Failure, ingress::IngressArgs, source::SourceArgs,
+    clusters::ClustersArgs, exit::Exit, failure::Failure, ingress::IngressArgs,
+    observe::agent_address, source::SourceArgs,
 };
 use session::Session;
 
@@ -58,7 +59,7 @@ struct UiInput {
     #[arg(long, conflicts_with_all = ["flows", "clusters"])]
     live: bool,
     /// With --live: only the agent at this HTTP address, such as 127.0.0.1:9640
-    #[arg(long, value_name = "ADDRESS", requires = "live")]
+    #[arg(long, value_name = "ADDRESS", requires = "live", value_parser = agent_address)]
     agent: Option<String>,
     /// With --live: the namespace of the agents
     #[arg(long, value_name = "NAME", default_value = "weir-system")]

@@ -307,3 +307,26 @@ fn output_that_cannot_be_written_is_named() {
         "error: cannot write to standard output: No space left on device (os error 28)\n";
     assert_eq!(stderr(&output), expected);
 }
+
+#[test]
+fn the_address_of_an_agent_is_checked_before_anything_else() {
+    let ends = "--from 10.0.0.1 --to 10.0.0.2 --port 80";
+    for command in [
+        "flows --agent foo",
+        "drops --agent foo",
+        "top --agent foo",
+        "status --agent foo",
+        "names --agent foo",
+        "render --live --agent foo",
+        "ui --live --agent foo",
+        &format!("explain {ends} --agent foo"),
+    ] {
+        let output = weir(command);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let text = stderr(&output);
+        assert!(text.contains("expected HOST:PORT, such as 127.0.0.1:9640"), "{command}: {text}");
+    }
+    // A filter that no flow can match is refused before an agent is contacted.
+    let output = weir("flows --agent 127.0.0.1:1 --pod a --pod b --pod c");
+    assert!(stderr(&output).contains("a connection has two ends"), "{}", stderr(&output));
+}
