@@ -9,7 +9,8 @@ use crate::{
     site::Site,
 };
 
-/// One command finds which policy refuses a connection between two pods.
+/// One command finds which policy refuses a connection between two pods, and another one prints the
+/// policy that allows it.
 pub(crate) fn one_command(site: &mut Site) {
     let (status, output) = site.kubectl_weir("install");
     assert_eq!(status, Some(0), "{output}");
@@ -41,6 +42,7 @@ pub(crate) fn one_command(site: &mut Site) {
     let text = run(refused);
     assert!(text.contains("observe/client → observe/server 8080/TCP"), "{text}");
     assert!(text.contains("NetworkPolicy observe/only-friend ingress isolates"), "{text}");
+    allow_it(site, name, &target);
 
     let lines = |words: &str| -> Vec<Value> {
         let output = run(words);
@@ -68,4 +70,25 @@ pub(crate) fn one_command(site: &mut Site) {
     }
     site.delete_namespace(name);
     run("uninstall");
+}
+
+/// The second command prints a policy. With it, the connection passes.
+fn allow_it(site: &Site, name: &str, target: &[String; 1]) {
+    let ends = "--from observe/client --to observe/server --port 8080";
+    let (status, text) = site.kubectl_weir(&format!("explain {ends}"));
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("the smallest policy that would allow it:"), "{text}");
+    // The same for a program. Messages of standard error come after it.
+    let (_, output) = site.kubectl_weir(&format!("explain {ends} -o json"));
+    let mut values = serde_json::Deserializer::from_str(&output).into_iter::<Value>();
+    let explanation = values.next().unwrap().unwrap();
+    let policy = explanation["remedy"]["add"][0].as_str().unwrap();
+    assert!(text.contains(policy.trim()), "{text}");
+    let file = site.testbed.folder().join("fix.yaml");
+    fs::write(&file, policy).unwrap();
+    let applied = site.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+    site.wait_until("the printed policy allows the connection", || {
+        site.connect_from(name, "client", target) == "a"
+    });
+    assert!(applied.contains("created"), "{applied}");
 }
