@@ -1,6 +1,10 @@
 //! Kinds of addresses and networks: which ones rules can tell apart.
 
-use std::{collections::BTreeSet, mem, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 
@@ -24,28 +28,24 @@ impl EbpfPlanner {
         for net in mem::take(&mut self.dirty_networks) {
             self.refresh_network(net);
         }
+        let mut addresses = mem::take(&mut self.addresses);
         for address in mem::take(&mut self.dirty) {
-            self.refresh_address(address);
+            self.refresh_address(&mut addresses, address);
         }
+        self.addresses = addresses;
     }
 
     /// Writes the kind of an address after a change.
-    pub(super) fn refresh_address(&mut self, address: IpAddr) {
-        let identity = match self.addresses.get_mut(&address).map(mem::take) {
-            None => None,
-            Some(mut one) => {
-                self.compute_kind(address, &mut one);
-                if one.is_unused() {
-                    self.addresses.remove(&address);
-                    self.release_kind(one.kind);
-                    None
-                } else {
-                    let identity = self.identity(&one);
-                    self.addresses.insert(address, one);
-                    Some(identity)
-                }
-            }
-        };
+    fn refresh_address(&mut self, addresses: &mut BTreeMap<IpAddr, Address>, address: IpAddr) {
+        let identity = addresses.get_mut(&address).and_then(|one| {
+            self.compute_kind(address, one);
+            (!one.is_unused()).then(|| self.identity(one))
+        });
+        if identity.is_none()
+            && let Some(unused) = addresses.remove(&address)
+        {
+            self.release_kind(unused.kind);
+        }
         let write = Write::Address(address, identity);
         if self.tables.apply(&write) {
             self.members.push(write);
