@@ -100,6 +100,13 @@ impl<M: Copy> Assembler<M> {
         self.add(to, i32::from(offset));
     }
 
+    /// Joins two words to one number, in the order in which they are in memory.
+    pub(crate) fn pair(&mut self, first: Register, second: Register) {
+        let upper = if cfg!(target_endian = "big") { first } else { second };
+        self.shift_left(upper, 32);
+        self.or(first, second);
+    }
+
     pub(crate) fn swap_half(&mut self, register: Register) {
         self.push(Instruction::SwapHalf(register));
     }

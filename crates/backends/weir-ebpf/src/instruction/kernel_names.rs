@@ -54,8 +54,8 @@ pub enum Field {
     Length,
     /// `sk_buff.data_len`, the part of the length that is not at `data`
     PagedLength,
-    /// A structure that starts with words, as which programs read packets
-    Words,
+    /// A structure of 8-byte members, as which programs read packets
+    Doubles,
     /// `sk_buff.skb_iif`, the index of the link that the packet arrived at
     InputLink,
     /// `sk_buff._nfct`
@@ -83,7 +83,7 @@ impl Field {
             Field::Data => ("sk_buff", "data"),
             Field::Length => ("sk_buff", "len"),
             Field::PagedLength => ("sk_buff", "data_len"),
-            Field::Words => ("__sk_buff", "len"),
+            Field::Doubles => ("rtnl_link_stats64", "rx_packets"),
             Field::InputLink => ("sk_buff", "skb_iif"),
             Field::Conntrack => ("sk_buff", "_nfct"),
             Field::ConntrackStatus => ("nf_conn", "status"),

@@ -25,7 +25,7 @@ const FIELDS: [Field; 7] = [
     Field::Data,
     Field::Length,
     Field::PagedLength,
-    Field::Words,
+    Field::Doubles,
     Field::InputLink,
 ];
 /// The fields of a kernel with conntrack.

@@ -49,6 +49,9 @@ pub struct Decision {
 pub const MAX_LISTS: u32 = (1 << 22) - 1;
 
 impl Decision {
+    /// The lowest number of a decision with a list of ports. Below it, a number is that of the action.
+    pub(crate) const FIRST_LIST: i32 = 1 << 2;
+
     /// One action for every packet.
     pub const fn always(action: TierAction) -> Self {
         Decision { rest: action, list: 0 }

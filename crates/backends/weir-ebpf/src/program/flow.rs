@@ -11,69 +11,64 @@ use Register::{R5, R7, R9};
 use Width::Half;
 
 impl Main<'_> {
-    /// Builds the key of the connection, which is the same for both directions. Then `R9` is 1 if the
-    /// packet goes from the second end to the first.
+    /// Builds the key of the connection, which is the same for both directions, and its check. Then `R9`
+    /// is 1 if the packet goes from the second end to the first.
+    ///
+    /// A load that needs the result of two smaller stores waits for both, so all parts meet in registers.
     pub(super) fn build_key(&mut self) {
-        let (swapped, equal, straight, done) =
-            (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
-        let (width, parts, length): (Width, &[i16], i16) = match self.family {
-            IpFamily::V4 => (Word, &[0], 4),
-            IpFamily::V6 => (Double, &[0, 8], 16),
+        let (swapped, straight) = (self.asm.label(), self.asm.label());
+        let (width, first, second): (Width, &[Register], &[Register]) = match self.family {
+            IpFamily::V4 => (Word, &[R1], &[R2]),
+            IpFamily::V6 => (Double, &[R1, R2], &[R3, R4]),
         };
-        for part in parts {
-            self.asm.load(width, R1, R10, SOURCE + part);
-            self.asm.load(width, R2, R10, DESTINATION + part);
-            self.asm.jump_if(Greater, R1, R2, swapped);
-            self.asm.jump_if(Less, R1, R2, straight);
-        }
-        self.asm.jump(equal);
-        self.asm.place(equal);
-        self.asm.load(Half, R1, R10, SOURCE_PORT);
-        self.asm.load(Half, R2, R10, DESTINATION_PORT);
-        self.asm.jump_if(Greater, R1, R2, swapped);
-        self.asm.place(straight);
-        self.asm.set(R9, 0);
-        self.write_key(SOURCE, DESTINATION, SOURCE_PORT, DESTINATION_PORT, width, parts);
-        self.asm.jump(done);
-        self.asm.place(swapped);
-        self.asm.set(R9, 1);
-        self.write_key(DESTINATION, SOURCE, DESTINATION_PORT, SOURCE_PORT, width, parts);
-        self.asm.place(done);
         let asm = &mut *self.asm;
-        asm.load(Word, R1, R10, PROTOCOL);
-        asm.store(Word, R10, KEY + 2 * length + 4, R1);
-        asm.set(R1, 0);
-        for at in (0..2 * length + 8).step_by(8) {
-            asm.load(Double, R2, R10, KEY + at);
-            asm.xor(R1, R2);
+        for (ends, from) in [(first, SOURCE), (second, DESTINATION)] {
+            for (register, part) in ends.iter().zip([0, 8]) {
+                asm.load(width, *register, R10, from + part);
+            }
+        }
+        asm.load(Word, R5, R10, SOURCE_PORT);
+        asm.set(R9, 0);
+        for (first, second) in first.iter().zip(second) {
+            asm.jump_if(Greater, *first, *second, swapped);
+            asm.jump_if(Less, *first, *second, straight);
+        }
+        asm.load(Half, R0, R10, SOURCE_PORT);
+        asm.load(Half, R7, R10, DESTINATION_PORT);
+        asm.jump_if(GreaterOrEqual, R7, R0, straight);
+        asm.place(swapped);
+        asm.set(R9, 1);
+        for (first, second) in first.iter().zip(second) {
+            asm.set(R0, *first);
+            asm.set(*first, *second);
+            asm.set(*second, R0);
+        }
+        asm.set(R0, R5);
+        asm.shift_right(R0, 16);
+        asm.shift_left(R5, 48);
+        asm.shift_right(R5, 32);
+        asm.or(R5, R0);
+        asm.place(straight);
+        asm.load(Word, R0, R10, PROTOCOL);
+        asm.pair(R5, R0);
+        let parts: &[Register] = match self.family {
+            IpFamily::V4 => {
+                asm.pair(R1, R2);
+                &[R1, R5]
+            }
+            IpFamily::V6 => &[R1, R2, R3, R4, R5],
+        };
+        for (register, part) in parts.iter().zip((KEY..).step_by(8)) {
+            asm.store(Double, R10, part, *register);
+        }
+        for register in &parts[1..] {
+            asm.xor(R1, *register);
         }
         asm.set(R2, R1);
         asm.shift_right(R2, 32);
         asm.xor(R1, R2);
         asm.and(R1, i32::MAX);
         asm.store(Double, R10, CHECK, R1);
-    }
-
-    pub(super) fn write_key(
-        &mut self,
-        first: i16,
-        second: i16,
-        first_port: i16,
-        second_port: i16,
-        width: Width,
-        parts: &[i16],
-    ) {
-        let length = (parts.len() * width.bytes()) as i16;
-        for part in parts {
-            self.asm.load(width, R1, R10, first + part);
-            self.asm.store(width, R10, KEY + part, R1);
-            self.asm.load(width, R1, R10, second + part);
-            self.asm.store(width, R10, KEY + length + part, R1);
-        }
-        self.asm.load(Half, R1, R10, first_port);
-        self.asm.store(Half, R10, KEY + 2 * length, R1);
-        self.asm.load(Half, R1, R10, second_port);
-        self.asm.store(Half, R10, KEY + 2 * length + 2, R1);
     }
 
     /// Accepts the packet of a connection that passed, if the rules have not changed since, or still

@@ -84,9 +84,8 @@ impl Main<'_> {
         }
         asm.place(denied);
         // Other packets get the time later.
-        asm.call(Helper::Time);
-        asm.shift_right(R0, 30);
-        asm.set(R8, R0);
+        self.read_time();
+        let asm = &mut *self.asm;
         asm.set(R0, result::DENIED_INGRESS);
         // The verifier does not see that no connection is remembered.
         asm.set(Register::R7, 0);

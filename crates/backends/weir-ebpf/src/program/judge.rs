@@ -9,7 +9,7 @@ use weir_model::IpFamily;
 use crate::{
     assembler::{Assembler, Label},
     instruction::{Comparison, Helper, Register, Width},
-    layout::{FORMER, LOCAL, MapId, PodEntry, TierAction},
+    layout::{Decision, FORMER, LOCAL, MapId, PodEntry, TierAction},
 };
 
 use super::{query, result};
@@ -126,12 +126,21 @@ fn emit_judge(asm: &mut Assembler<MapId>, tier: Label, family: IpFamily) {
     asm.exit();
 }
 
+/// Evaluates a tier of a pod. `R0 = the action`
 fn emit_call_tier(asm: &mut Assembler<MapId>, tier: Label, pod: Register, tiers: i16, kind: i16) {
+    let (call, done) = (asm.label(), asm.label());
+    // Most pods have no rules in most tiers. Without a list of ports, the decision is the action.
+    asm.load(Word, R1, pod, tiers);
+    asm.load(Word, R0, pod, tiers + 4);
+    asm.jump_if(NotEqual, R1, 0, call);
+    asm.jump_if(Less, R0, Decision::FIRST_LIST, done);
+    asm.place(call);
     asm.set(R1, pod);
     asm.add(R1, i32::from(tiers));
     asm.load(Double, R2, R10, kind);
     asm.set(R3, R6);
     asm.call_local(tier);
+    asm.place(done);
 }
 
 /// Finds the kind of an address, and its pod if it runs on this node.

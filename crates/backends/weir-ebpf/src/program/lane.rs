@@ -61,41 +61,19 @@ const MTU: i16 = LINEAR;
 
 /// The program of the fast lane for a family.
 pub fn lane_program(family: IpFamily) -> Vec<Instruction<MapId>> {
-    let mut asm = Assembler::new();
-    let judge = asm.label();
-    let mut main = Main {
-        accept: asm.label(),
-        // A packet that cannot be read goes the normal way.
-        fail: asm.label(),
-        deny: asm.label(),
-        judge,
-        family,
-        // Conntrack has not met the packet.
-        features: Features::default(),
-        site: Site::Lane,
-        asm: &mut asm,
-    };
-    main.emit_lane();
-    judge::emit(&mut asm, judge, family);
-    asm.finish()
+    // Conntrack has not met the packet.
+    assemble(family, Features::default(), Site::Lane)
 }
 
 impl Main<'_> {
-    fn emit_lane(&mut self) {
-        let (parsed, miss) = (self.asm.label(), self.asm.label());
+    pub(super) fn emit_lane(&mut self) {
+        let parsed = self.asm.label();
         let transport = self.parse_lane();
         self.find_ends();
         self.parse_lane_transport(transport, parsed);
         self.asm.place(parsed);
         self.leave_dns();
-        self.build_key();
-        self.asm.call(Helper::Time);
-        self.asm.shift_right(R0, 30);
-        self.asm.set(R8, R0);
-        self.known_flow(miss);
-        self.asm.place(miss);
-        self.unknown_flow();
-        self.deny();
+        self.evaluate();
         self.end_lane();
     }
 
@@ -238,7 +216,7 @@ impl Main<'_> {
         asm.jump_if(Greater, R1, R8, next);
         asm.set(R0, R7);
         asm.add(R0, i32::from(at));
-        copy_words(asm, length);
+        copy_to_buffer(asm, length);
         asm.stack(R0, BUFFER);
     }
 

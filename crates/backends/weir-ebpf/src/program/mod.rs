@@ -188,19 +188,17 @@ enum Site {
 
 /// The program for a family.
 pub fn program(family: IpFamily, features: Features) -> Vec<Instruction<MapId>> {
+    assemble(family, features, Site::Netfilter)
+}
+
+fn assemble(family: IpFamily, features: Features, site: Site) -> Vec<Instruction<MapId>> {
     let mut asm = Assembler::new();
-    let judge = asm.label();
-    let mut main = Main {
-        accept: asm.label(),
-        fail: asm.label(),
-        deny: asm.label(),
-        judge,
-        family,
-        features,
-        site: Site::Netfilter,
-        asm: &mut asm,
-    };
-    main.emit();
+    let [accept, fail, deny, judge] = [(); 4].map(|()| asm.label());
+    let mut main = Main { asm: &mut asm, family, features, site, judge, accept, deny, fail };
+    match site {
+        Site::Netfilter => main.emit(),
+        Site::Lane => main.emit_lane(),
+    }
     judge::emit(&mut asm, judge, family);
     asm.finish()
 }
@@ -229,7 +227,7 @@ struct Main<'a> {
 
 impl Main<'_> {
     fn emit(&mut self) {
-        let (parsed, miss) = (self.asm.label(), self.asm.label());
+        let parsed = self.asm.label();
         self.start();
         match self.family {
             IpFamily::V4 => self.parse_ipv4(),
@@ -238,15 +236,26 @@ impl Main<'_> {
         self.parse_transport(parsed);
         self.asm.place(parsed);
         self.check_group();
+        self.evaluate();
+        self.end();
+    }
+
+    /// Decides about a packet that was read.
+    fn evaluate(&mut self) {
+        let miss = self.asm.label();
         self.build_key();
-        self.asm.call(Helper::Time);
-        self.asm.shift_right(R0, 30);
-        self.asm.set(R8, R0);
+        self.read_time();
         self.known_flow(miss);
         self.asm.place(miss);
         self.unknown_flow();
         self.deny();
-        self.end();
+    }
+
+    /// `R8 = the time`, in units of 2^30 ns.
+    fn read_time(&mut self) {
+        self.asm.call(Helper::Time);
+        self.asm.shift_right(R0, 30);
+        self.asm.set(R8, R0);
     }
 
     /// Reads the hook and the epoch. The epoch comes before the rules: a connection that is judged
@@ -281,13 +290,13 @@ impl Main<'_> {
         // The kernel turns the cast into a move, and checks the addresses of loads from its result.
         asm.load(Double, R1, R10, DATA);
         asm.add(R1, R2);
-        asm.struct_id(R2, Field::Words);
+        asm.struct_id(R2, Field::Doubles);
         asm.call_kfunc(Kfunc::ReadOnlyCast);
-        copy_words(asm, length);
+        copy_to_buffer(asm, length);
         asm.jump(done);
         asm.place(slow);
         self.slice(i32::from(length), otherwise);
-        copy_words(self.asm, length);
+        copy_to_buffer(self.asm, length);
         self.asm.place(done);
         self.asm.stack(R0, BUFFER);
     }
@@ -322,11 +331,10 @@ impl Main<'_> {
                 self.asm.load(Word, R1, base, from);
                 self.asm.store(Word, R10, to, R1);
             }
-            // Headers in packets are aligned to 4 bytes.
             IpFamily::V6 => {
-                for part in [0, 4, 8, 12] {
-                    self.asm.load(Word, R1, base, from + part);
-                    self.asm.store(Word, R10, to + part, R1);
+                for part in [0, 8] {
+                    self.asm.load(Double, R1, base, from + part);
+                    self.asm.store(Double, R10, to + part, R1);
                 }
             }
         }
@@ -346,10 +354,12 @@ impl Main<'_> {
     }
 }
 
-/// Copies words from `R0` to the buffer.
-fn copy_words(asm: &mut Assembler<MapId>, length: i16) {
-    for at in (0..length).step_by(4) {
-        asm.load(Word, R1, R0, at);
-        asm.store(Word, R10, BUFFER + at, R1);
+/// Copies bytes, a multiple of 4, from `R0` to the buffer. The kernel checks the address of each load, so
+/// few wide ones cost less.
+fn copy_to_buffer(asm: &mut Assembler<MapId>, length: i16) {
+    for at in (0..length).step_by(8) {
+        let width = if at + 8 <= length { Double } else { Word };
+        asm.load(width, R1, R0, at);
+        asm.store(width, R10, BUFFER + at, R1);
     }
 }

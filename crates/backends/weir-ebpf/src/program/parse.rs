@@ -138,10 +138,8 @@ impl Main<'_> {
     }
 
     pub(super) fn copy_ports(&mut self, parsed: Label) {
-        self.asm.load(Half, R1, R0, 0);
-        self.asm.store(Half, R10, SOURCE_PORT, R1);
-        self.asm.load(Half, R1, R0, 2);
-        self.asm.store(Half, R10, DESTINATION_PORT, R1);
+        self.asm.load(Word, R1, R0, 0);
+        self.asm.store(Word, R10, SOURCE_PORT, R1);
         self.asm.jump(parsed);
     }
 

@@ -270,7 +270,7 @@ impl<'a> Run<'a> {
                         Field::Length => 20,
                         Field::Data => 24,
                         Field::PagedLength => 32,
-                        Field::Words => panic!("a structure that is only cast to"),
+                        Field::Doubles => panic!("a structure that is only cast to"),
                     };
                     let address = self.registers[base as usize] + offset;
                     self.registers[to as usize] = self.load(address, width);
