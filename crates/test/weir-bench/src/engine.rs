@@ -75,7 +75,7 @@ pub(crate) fn memory(shape: ClusterShape) -> Result<Figure> {
     let mut values = Vec::new();
     for _ in 0..3 {
         let output = Command::new(&program)
-            .args(["memory", &shape.to_string()])
+            .args(["engine-child", &shape.to_string()])
             .output()
             .context("cannot start the measurement")?;
         let text = String::from_utf8_lossy(&output.stdout);

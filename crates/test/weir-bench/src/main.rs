@@ -15,6 +15,7 @@ mod flows;
 mod hostile;
 mod hpp;
 mod measure;
+mod memory;
 mod names;
 mod workload;
 
@@ -60,9 +61,14 @@ enum Bench {
     /// Apply manifests of standard input. `hostile` runs this in a new process.
     #[command(hide = true)]
     HostileChild(hostile::HostileChild),
+    /// The memory of an agent for each pod of its cluster, compared with a sorted array.
+    Memory(memory::MemoryBench),
+    /// Keep the pods of a cluster and print the memory. `memory` runs this in a new process.
+    #[command(hide = true)]
+    MemoryChild(memory::MemoryChild),
     /// Compile a cluster and print the resident bytes. `engine` runs this in a new process.
     #[command(hide = true)]
-    Memory {
+    EngineChild {
         /// The shape and size, such as small-25000.
         shape: ClusterShape,
     },
@@ -104,7 +110,9 @@ impl Bench {
             Bench::Names(names) => names.run(out)?,
             Bench::Flows(flows) => flows.run(out)?,
             Bench::HostileChild(child) => child.run(out)?,
-            Bench::Memory { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
+            Bench::Memory(memory) => memory.run(out)?,
+            Bench::MemoryChild(child) => child.run(out)?,
+            Bench::EngineChild { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
             Bench::Engine { output, quick } => {
                 let rows = engine_rows(*quick)?;
                 match output {

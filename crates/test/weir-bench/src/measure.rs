@@ -36,6 +36,16 @@ pub(crate) fn peak() -> anyhow::Result<u64> {
     memory("VmHWM:")
 }
 
+/// The resident memory of this process that belongs to no file, in bytes.
+pub(crate) fn anonymous() -> anyhow::Result<u64> {
+    memory("RssAnon:")
+}
+
+/// The resident memory of this process that belongs to files, such as its program, in bytes.
+pub(crate) fn of_files() -> anyhow::Result<u64> {
+    memory("RssFile:")
+}
+
 fn memory(field: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
