@@ -13,7 +13,8 @@ use crate::{
     labels::{LabelTable, PairId},
     namespaces::{NamespaceId, Namespaces, ScopeId},
     nodes::Nodes,
-    pods::{PodEntry, PodIndex, Pods},
+    pods::{InternedParts, PodIndex, Pods, RemovedPod},
+    profiles::ProfileId,
     selectors::{SelectorId, Selectors},
 };
 
@@ -51,8 +52,8 @@ impl Cluster {
     }
 
     pub(crate) fn pod_id(&self, pod: PodIndex) -> PodId {
-        let pod = self.pods.get(pod);
-        PodId { namespace: self.namespaces.name(pod.namespace).clone(), name: pod.name.clone() }
+        let namespace = self.namespaces.name(self.pods.get(pod).namespace).clone();
+        PodId { namespace, name: self.pods.name(pod) }
     }
 
     /// Adds a pod that does not exist yet.
@@ -60,36 +61,20 @@ impl Cluster {
         let Cluster { labels, namespaces, pods, nodes, .. } = self;
         let namespace = namespaces.acquire(&pod.id.namespace, labels);
         let node = pod.node.as_ref().map(|name| nodes.acquire(name));
-        let host_network = pod.host_network;
-        let given = if host_network { pod.node_addresses() } else { pod.own_addresses() };
-        let mut addresses: SmallVec<[IpAddr; 2]> = given.into();
-        if addresses.len() > 1 {
-            addresses.sort_unstable();
-            addresses.dedup();
+        let owns_addresses = !pod.own_addresses().is_empty();
+        let local = owns_addresses && self.locality.covers(pod.node.as_ref());
+        let id = pods.insert(pod, &InternedParts { namespace, node, local });
+        if let Some(node) = node {
+            pods.get(id).node_addresses().for_each(|address| nodes.add_pod_address(node, address));
         }
-        if let (true, Some(node)) = (host_network, node) {
-            addresses.iter().for_each(|address| nodes.add_pod_address(node, *address));
-        }
-        let local =
-            !host_network && !addresses.is_empty() && self.locality.covers(pod.node.as_ref());
-        let known = !host_network && !addresses.is_empty();
-        let ports = pods.acquire_ports(&pod.ports);
-        let entry = PodEntry {
-            namespace,
-            name: pod.id.name.clone(),
-            node,
-            addresses,
-            ports,
-            claim: pod.claim,
-            host_network,
-            local,
-        };
-        let id = pods.insert(entry);
-        if known {
-            let mut pairs: SmallVec<[PairId; 12]> = SmallVec::new();
+        if owns_addresses {
+            let mut pairs: SmallVec<[PairId; 16]> = SmallVec::new();
             pairs.push(namespaces.pods_pair(namespace));
             pairs.extend(pod.labels.iter().map(|(key, value)| labels.acquire(key, value)));
-            pods.postings.insert(id, pairs);
+            if !pods.join_profile(id, &pairs) {
+                // The profile has references to its labels.
+                pairs[1..].iter().for_each(|pair| labels.release(*pair));
+            }
         }
         if local {
             self.local.entry(namespace).or_default().insert(id);
@@ -100,13 +85,10 @@ impl Cluster {
     /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, id: PodIndex) {
         let Cluster { labels, namespaces, pods, nodes, .. } = self;
-        // The first pair of a row is the pseudo label of the namespace.
-        pods.postings.remove(id).skip(1).for_each(|pair| labels.release(pair));
-        let pod = pods.remove(id);
-        if let Some(node) = pod.node {
-            if pod.host_network {
-                pod.addresses.iter().for_each(|address| nodes.remove_pod_address(node, *address));
-            }
+        let RemovedPod { entry: pod, unused_pairs } = pods.remove(id);
+        unused_pairs.into_iter().skip(1).for_each(|pair| labels.release(pair));
+        if let Some(node) = pod.node() {
+            pod.node_addresses().for_each(|address| nodes.remove_pod_address(node, address));
             nodes.release(node);
         }
         if pod.local
@@ -117,7 +99,6 @@ impl Cluster {
                 self.local.remove(&pod.namespace);
             }
         }
-        pods.release_ports(pod.ports);
         namespaces.release(pod.namespace, labels);
     }
 
@@ -127,16 +108,17 @@ impl Cluster {
         let addresses =
             if given.host_network { given.node_addresses() } else { given.own_addresses() };
         pod.host_network == given.host_network
-            && pod.claim == given.claim
-            && pod.node.map(|node| self.nodes.name(node)) == given.node.as_ref()
-            && pod.addresses.len() == addresses.len()
-            && addresses.iter().all(|address| pod.addresses.contains(address))
-            && same_ports(pod.ports.as_deref().unwrap_or_default(), &given.ports)
-            && (pod.own_addresses().is_empty() || self.has_labels(id, &given.labels))
+            && self.pods.claim(id) == given.claim
+            && pod.node().map(|node| self.nodes.name(node)) == given.node.as_ref()
+            && self.pods.workload(id) == given.owner.as_ref()
+            && pod.addresses().len() == addresses.len()
+            && addresses.iter().all(|address| pod.addresses().contains(*address))
+            && same_ports(self.pods.ports(id), &given.ports)
+            && (pod.own_addresses().next().is_none() || self.has_labels(id, &given.labels))
     }
 
     fn has_labels(&self, id: PodIndex, given: &Labels) -> bool {
-        let row = &self.pods.postings.row(id)[1..];
+        let row = &self.pods.row(id)[1..];
         row.len() == given.len()
             && row
                 .iter()
@@ -146,25 +128,26 @@ impl Cluster {
 
     /// The pod that stands for an address: its holder, or the one of several whose id sorts last.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<PodIndex> {
-        let name = |id: PodIndex| {
-            let pod = self.pods.get(id);
-            (self.namespaces.name(pod.namespace), &pod.name)
-        };
         let mut holders = self.pods.holders(address);
         let first = holders.next()?;
-        Some(holders.fold(first, |last, next| if name(next) > name(last) { next } else { last }))
+        Some(holders.fold(
+            first,
+            |last, next| {
+                if self.pod_id(next) > self.pod_id(last) { next } else { last }
+            },
+        ))
     }
 
     /// The addresses that only this pod holds.
     pub(crate) fn owned(&self, id: PodIndex) -> impl Iterator<Item = IpAddr> + '_ {
         let is_only = move |address: &IpAddr| self.pods.holders(*address).eq([id]);
-        self.pods.get(id).own_addresses().iter().copied().filter(is_only)
+        self.pods.get(id).own_addresses().filter(is_only)
     }
 
     /// The pods that hold an address together with this pod.
     pub(crate) fn rivals(&self, id: PodIndex) -> impl Iterator<Item = PodIndex> + '_ {
         let shared = move |address: &IpAddr| self.pods.holders(*address).any(|other| other == id);
-        let addresses = self.pods.get(id).own_addresses().iter().copied().filter(shared);
+        let addresses = self.pods.get(id).own_addresses().filter(shared);
         addresses.flat_map(|address| self.pods.holders(address)).filter(move |other| *other != id)
     }
 
@@ -176,17 +159,53 @@ impl Cluster {
 
     /// The pods that claim an address and are not being deleted.
     pub(crate) fn contest(&self, address: IpAddr) -> Contest {
-        let claimants = self.pods.owners.claimants(address).iter();
-        let running = claimants.filter(|id| self.pods.get(**id).claim != Claim::Terminating);
-        let (local, remote): (Vec<_>, Vec<_>) = running.partition(|id| self.pods.get(**id).local);
-        let ids = |all: Vec<&PodIndex>| -> BTreeSet<PodId> {
-            all.into_iter().map(|id| self.pod_id(*id)).collect()
+        let claimants = self.pods.claimants(address).into_iter();
+        let running = claimants.filter(|id| self.pods.claim(*id) != Claim::Terminating);
+        let (local, remote): (Vec<_>, Vec<_>) = running.partition(|id| self.pods.get(*id).local);
+        let ids = |all: Vec<PodIndex>| -> BTreeSet<PodId> {
+            all.into_iter().map(|id| self.pod_id(id)).collect()
         };
         Contest { address, local: ids(local), remote: ids(remote) }
     }
 
     pub(crate) fn matches(&self, id: PodIndex, selector: SelectorId) -> bool {
-        self.selectors.matches(selector, self.pods.postings.row(id), &self.labels)
+        self.selectors.matches(selector, self.pods.row(id), &self.labels)
+    }
+
+    /// The profiles of a namespace.
+    fn profiles_in(&self, namespace: NamespaceId) -> &[ProfileId] {
+        self.pods.profiles.having(self.namespaces.pods_pair(namespace))
+    }
+
+    /// The pods with addresses in a namespace that a selector matches.
+    pub(crate) fn select_in(
+        &self,
+        namespace: NamespaceId,
+        selector: SelectorId,
+    ) -> impl Iterator<Item = PodIndex> {
+        self.select_profiles(self.profiles_in(namespace), selector)
+    }
+
+    /// The pods of those profiles that a selector matches.
+    fn select_profiles(
+        &self,
+        profiles: &[ProfileId],
+        selector: SelectorId,
+    ) -> impl Iterator<Item = PodIndex> {
+        let all = &self.pods.profiles;
+        let is_selected = move |profile: &&ProfileId| {
+            self.selectors.matches(selector, all.row(**profile), &self.labels)
+        };
+        profiles.iter().filter(is_selected).flat_map(move |profile| all.members(*profile)).copied()
+    }
+
+    /// The same for several lists of profiles.
+    fn select_lists(
+        &self,
+        lists: Vec<&[ProfileId]>,
+        selector: SelectorId,
+    ) -> impl Iterator<Item = PodIndex> {
+        lists.into_iter().flat_map(move |list| self.select_profiles(list, selector))
     }
 
     /// The local pods in a scope that a selector matches.
@@ -197,16 +216,10 @@ impl Cluster {
             ScopeId::Namespace(only) => self.local.get(&only).map_or(0, BTreeSet::len),
             ScopeId::Matching(_) => self.local.values().map(BTreeSet::len).sum(),
         };
-        if let Some(lists) =
-            self.pods.postings.lists(self.selectors.anchors(selector), &self.labels)
-            && lists.iter().map(|list| list.len()).sum::<usize>() < local_here
-        {
-            let local = lists
-                .into_iter()
-                .flatten()
-                .copied()
-                .filter(|id| self.pods.get(*id).local && in_scope(*id));
-            return local.filter(holds).collect();
+        let anchored = self.pods.profiles.lists(self.selectors.anchors(selector), &self.labels);
+        if let Some(lists) = anchored.filter(|lists| self.have_fewer_pods(lists, local_here)) {
+            let pods = self.select_lists(lists, selector);
+            return pods.filter(|id| self.pods.get(*id).local && in_scope(*id)).collect();
         }
         match scope {
             ScopeId::Namespace(only) => self.local_in(only).filter(holds).collect(),
@@ -220,57 +233,55 @@ impl Cluster {
         }
     }
 
+    /// Whether some profiles have fewer pods than this together.
+    fn have_fewer_pods(&self, profiles: &[&[ProfileId]], limit: usize) -> bool {
+        let mut pods = 0;
+        profiles.iter().copied().flatten().all(|profile| {
+            pods += self.pods.profiles.members(*profile).len();
+            pods < limit
+        })
+    }
+
     /// The local pods of a namespace.
     pub(crate) fn local_in(&self, namespace: NamespaceId) -> impl Iterator<Item = PodIndex> {
         self.local.get(&namespace).into_iter().flatten().copied()
     }
 
     /// All pods with addresses in a scope that a selector matches. Searches by label or by
-    /// namespace, whichever visits fewer pods. Subtracts the number of visited pods from an
-    /// allowance; `None` if it is too small.
+    /// namespace, whichever visits fewer profiles. Subtracts the number of visited profiles or of
+    /// selected pods, whichever is larger, from an allowance; `None` if it is too small.
     pub(crate) fn select(
         &self,
         scope: ScopeId,
         selector: SelectorId,
         comparisons: &mut usize,
     ) -> Option<Vec<PodIndex>> {
-        let anchored = self.pods.postings.lists(self.selectors.anchors(selector), &self.labels);
+        let anchored = self.pods.profiles.lists(self.selectors.anchors(selector), &self.labels);
         let by_label: Option<usize> =
             anchored.as_ref().map(|lists| lists.iter().map(|list| list.len()).sum());
-        let lists = self
-            .namespaces
-            .members(scope)
-            .map(|namespace| self.pods.postings.members(self.namespaces.pods_pair(namespace)));
         // Stop counting namespaces once the search by label is cheaper.
         let limit = by_label.unwrap_or(usize::MAX);
-        let mut by_namespace: Vec<&[PodIndex]> = Vec::new();
+        let mut by_namespace: Vec<&[ProfileId]> = Vec::new();
         let mut count = 0_usize;
-        for list in lists {
+        for list in self.namespaces.members(scope).map(|namespace| self.profiles_in(namespace)) {
             count += list.len() + 1;
             if count > limit {
                 break;
             }
             by_namespace.push(list);
         }
-        *comparisons = comparisons.checked_sub(count.min(limit))?;
-        Some(match anchored {
+        let visited = count.min(limit);
+        *comparisons = comparisons.checked_sub(visited)?;
+        let most = visited.saturating_add(*comparisons).saturating_add(1);
+        let in_scope = |id: &PodIndex| self.namespaces.is_in(self.pods.get(*id).namespace, scope);
+        let pods: Vec<PodIndex> = match anchored {
             Some(lists) if count > limit => {
-                let in_scope =
-                    |id: &PodIndex| self.namespaces.is_in(self.pods.get(*id).namespace, scope);
-                lists
-                    .into_iter()
-                    .flatten()
-                    .copied()
-                    .filter(|id| in_scope(id) && self.matches(*id, selector))
-                    .collect()
+                self.select_lists(lists, selector).filter(in_scope).take(most).collect()
             }
-            _ => by_namespace
-                .into_iter()
-                .flatten()
-                .copied()
-                .filter(|id| self.matches(*id, selector))
-                .collect(),
-        })
+            _ => self.select_lists(by_namespace, selector).take(most).collect(),
+        };
+        *comparisons = comparisons.checked_sub(pods.len().saturating_sub(visited))?;
+        Some(pods)
     }
 
     /// How many namespaces a selector must be compared with.

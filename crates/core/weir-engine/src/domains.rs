@@ -18,7 +18,9 @@ impl Domains {
     pub(crate) fn put(&mut self, name: &Name, addresses: &[IpAddr]) {
         if let Some(id) = self.ids.remove(name) {
             let (_, old) = self.table.remove(id);
-            old.iter().for_each(|address| self.owners.remove(*address, id));
+            for &address in &old {
+                self.owners.remove(address, id, |other| has(&self.table, other, address));
+            }
         }
         if !addresses.is_empty() {
             let mut addresses = addresses.to_vec();
@@ -26,7 +28,9 @@ impl Domains {
             addresses.dedup();
             let id = self.table.insert((name.clone(), addresses.clone()));
             self.ids.insert(name.clone(), id);
-            addresses.iter().for_each(|address| self.owners.insert(*address, id));
+            for &address in &addresses {
+                self.owners.insert(address, id, |other| has(&self.table, other, address));
+            }
         }
         // Several names of an address are nothing to report.
         self.owners.take_changed();
@@ -38,7 +42,8 @@ impl Domains {
 
     /// Whether a name that matches has the address.
     pub(crate) fn any_has(&self, pattern: &DomainPattern, address: IpAddr) -> bool {
-        self.owners.claimants(address).iter().any(|id| fits(pattern, &self.table[*id].0))
+        let claimants = self.owners.claimants(address, |id| has(&self.table, id, address));
+        claimants.iter().any(|id| fits(pattern, &self.table[*id].0))
     }
 
     /// The addresses of the names that match.
@@ -51,6 +56,11 @@ impl Domains {
             .filter(|(_, (name, _))| fits(pattern, name))
             .flat_map(|(_, (_, addresses))| addresses.iter().copied())
     }
+}
+
+/// Whether a name has an address.
+fn has(table: &Slab<(Name, Vec<IpAddr>)>, id: u32, address: IpAddr) -> bool {
+    table[id].1.contains(&address)
 }
 
 /// Whether a pattern matches a name.

@@ -203,18 +203,17 @@ impl Endpoints {
         unused: &mut Vec<SetIndex>,
     ) -> Option<Endpoint> {
         let pod = cluster.find_pod(id).filter(|pod| cluster.pods.get(*pod).local)?;
-        let stands_for = |address: &&_| cluster.owner(**address) == Some(pod);
+        let stands_for = |address: &_| cluster.owner(*address) == Some(pod);
         let entry = cluster.pods.get(pod);
-        let mut addresses: Vec<_> =
-            entry.own_addresses().iter().filter(stands_for).copied().collect();
+        // They are sorted.
+        let addresses: Vec<_> = entry.own_addresses().filter(stands_for).collect();
         if addresses.is_empty() {
             return None;
         }
-        addresses.sort_unstable();
         let is_contested = cluster.rivals(pod).next().is_some();
         // Only the node of all rivals may always connect.
-        let is_alone = cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node == entry.node);
-        let node = entry.node.filter(|_| is_alone).map(|node| cluster.nodes.name(node).clone());
+        let is_alone = cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node() == entry.node());
+        let node = entry.node().filter(|_| is_alone).map(|node| cluster.nodes.name(node).clone());
         let key = if is_contested {
             // No rule of a staged policy matters for a pod that may connect to nothing.
             if self.only_staged {
@@ -227,7 +226,8 @@ impl Endpoints {
                 return None;
             }
             let by_port_names = policies.depend_on_ports(&groups);
-            ClassKey::Selected(groups, entry.ports.clone().filter(|_| by_port_names))
+            let ports = by_port_names.then(|| cluster.pods.port_names(pod)).flatten();
+            ClassKey::Selected(groups, ports)
         };
         let class = self.class(key, policies);
         let node_set = node.clone().map(|node| sets.acquire(SetKey::Node(node), cluster));

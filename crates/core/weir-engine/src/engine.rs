@@ -6,8 +6,8 @@ use std::{
 
 use smallvec::SmallVec;
 use weir_model::{
-    Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, Policy, PolicyId,
-    Program,
+    Change, Delta, Key, Labels, Name, Namespace, Node, Object, Pod, PodId, PodOwner, Policy,
+    PolicyId, Program,
 };
 
 use crate::{
@@ -91,6 +91,11 @@ impl Engine {
         self.cluster.pods.holders(address).map(|pod| self.cluster.pod_id(pod))
     }
 
+    /// The workload that manages a pod, if there is one.
+    pub fn workload(&self, pod: &PodId) -> Option<&PodOwner> {
+        self.cluster.pods.workload(self.cluster.find_pod(pod)?)
+    }
+
     /// How many policies there are.
     pub fn policies(&self) -> usize {
         self.layers.enforced.policies.len()
@@ -135,8 +140,8 @@ impl Engine {
 
     /// Drains the contests that changed. A contest with fewer than two pods has ended.
     pub fn take_contests(&mut self) -> Vec<Contest> {
-        let changed = self.cluster.pods.owners.take_changed();
-        changed.into_iter().map(|address| self.cluster.contest(address)).collect()
+        let changed = self.cluster.pods.take_changed();
+        changed.map(|address| self.cluster.contest(address)).collect()
     }
 
     fn compute_delta(&mut self) -> Delta {
@@ -160,14 +165,15 @@ impl Engine {
     fn replace_pod(&mut self, known: Option<PodIndex>, given: Option<&Pod>) {
         let Engine { cluster, layers } = self;
         let known_pod = known.map(|known| cluster.pods.get(known));
-        let own = union(given.map(Pod::own_addresses), known_pod.map(|pod| pod.own_addresses()));
-        let shared =
-            union(given.map(Pod::node_addresses), known_pod.map(|pod| pod.node_addresses()));
+        let own_given = given.map(Pod::own_addresses).unwrap_or_default();
+        let own = union(own_given, known_pod.iter().flat_map(|pod| pod.own_addresses()));
+        let shared_given = given.map(Pod::node_addresses).unwrap_or_default();
+        let shared = union(shared_given, known_pod.iter().flat_map(|pod| pod.node_addresses()));
         // Keep the nodes alive during the change, so that they can be queried before and after it.
         let mut nodes: SmallVec<[NodeId; 2]> = SmallVec::new();
         if !shared.is_empty() {
             let names = [
-                known_pod.and_then(|pod| pod.node).map(|node| cluster.nodes.name(node).clone()),
+                known_pod.and_then(|pod| pod.node()).map(|node| cluster.nodes.name(node).clone()),
                 given.and_then(|pod| pod.node.clone()),
             ];
             nodes.extend(names.iter().flatten().map(|name| cluster.nodes.acquire(name)));
@@ -230,7 +236,9 @@ impl Engine {
 
     fn replace_node(&mut self, id: NodeId, given: Option<&Node>) {
         let Engine { cluster, layers } = self;
-        let addresses = union(given.map(|node| &node.addresses[..]), cluster.nodes.declared(id));
+        let declared = cluster.nodes.declared(id).unwrap_or_default();
+        let addresses = given.map(|node| &node.addresses[..]).unwrap_or_default();
+        let addresses = union(addresses, declared.iter().copied());
         let before = layers.memberships_of_nodes(&[id], &addresses, cluster);
         cluster.nodes.declare(
             id,
@@ -251,7 +259,7 @@ impl Engine {
 
     fn put_domain(&mut self, name: &Name, addresses: &[IpAddr]) {
         let Engine { cluster, layers } = self;
-        let touched = union(Some(addresses), Some(cluster.domains.addresses(name)));
+        let touched = union(addresses, cluster.domains.addresses(name).iter().copied());
         let before = layers.memberships_of_domains(name, &touched, cluster);
         cluster.domains.put(name, addresses);
         let now = layers.memberships_of_domains(name, &touched, cluster);
@@ -261,16 +269,16 @@ impl Engine {
 
 /// Marks the endpoints that claim these addresses as stale.
 fn mark_claimants(addresses: &[IpAddr], cluster: &Cluster, layers: &mut Layers) {
-    for pod in addresses.iter().flat_map(|address| cluster.pods.owners.claimants(*address)) {
-        if cluster.pods.get(*pod).local {
-            layers.iter_mut().for_each(|layer| layer.endpoints.mark(cluster.pod_id(*pod)));
+    for pod in addresses.iter().flat_map(|address| cluster.pods.claimants(*address)) {
+        if cluster.pods.get(pod).local {
+            layers.iter_mut().for_each(|layer| layer.endpoints.mark(cluster.pod_id(pod)));
         }
     }
 }
 
-fn union(some: Option<&[IpAddr]>, more: Option<&[IpAddr]>) -> AddressList {
-    let mut all: AddressList = some.unwrap_or_default().into();
-    all.extend_from_slice(more.unwrap_or_default());
+fn union(some: &[IpAddr], more: impl Iterator<Item = IpAddr>) -> AddressList {
+    let mut all: AddressList = some.into();
+    all.extend(more);
     all.sort_unstable();
     all.dedup();
     all

@@ -63,6 +63,7 @@
 //! selectors that need one of its labels in its namespace. A policy is checked only against the
 //! pods that have the label it needs. The members of a set are enumerated only when the set is new.
 
+mod addresses;
 mod anchors;
 mod budget;
 mod cluster;
@@ -71,6 +72,7 @@ mod domains;
 mod endpoints;
 mod engine;
 mod explain;
+mod interner;
 mod labels;
 mod layer;
 mod members;
@@ -80,6 +82,7 @@ mod owners;
 mod pods;
 mod policies;
 mod postings;
+mod profiles;
 mod remedy;
 mod sections;
 mod selectors;

@@ -52,7 +52,7 @@ impl Sets {
         cluster: &Cluster,
         found: &mut Memberships,
     ) {
-        let row = cluster.pods.postings.row(pod);
+        let row = cluster.pods.row(pod);
         for scope in cluster.namespaces.scopes(cluster.pods.get(pod).namespace) {
             self.by_anchor.candidates(scope, row, &cluster.labels, |selection| {
                 let selection = &self.selections[selection];
@@ -118,8 +118,7 @@ impl Sets {
         if matches!(owners, PortOwners::Block(block) if !block.contains(address)) {
             return;
         }
-        let ports = cluster.pods.get(pod).ports.iter().flat_map(|ports| ports.iter());
-        let ports = ports.filter(|port| names.contains(port));
+        let ports = cluster.pods.ports(pod).iter().filter(|port| names.contains(port));
         found.extend(
             ports.map(|port| (set, Member { address, port: Some((port.protocol, port.port)) })),
         );
@@ -206,10 +205,9 @@ impl Sets {
         cluster: &Cluster,
     ) -> Memberships {
         let mut found = Memberships::new();
-        let pods = cluster.pods.postings.members(cluster.namespaces.pods_pair(namespace));
         for selection in self.by_scope.get(&scope).into_iter().flatten() {
             let selection = &self.selections[*selection];
-            for &pod in pods.iter().filter(|pod| cluster.matches(**pod, selection.selector)) {
+            for pod in cluster.select_in(namespace, selection.selector) {
                 for address in cluster.owned(pod) {
                     let of_owned = selection.sets.iter().filter(|set| self.has_owned(**set));
                     of_owned.for_each(|set| {
@@ -297,7 +295,7 @@ impl Sets {
         let (mut found, mut contested) = (BTreeSet::new(), Memberships::new());
         let mut of_pod = Memberships::new();
         for pod in pods {
-            for &address in cluster.pods.get(pod).own_addresses() {
+            for address in cluster.pods.get(pod).own_addresses() {
                 let mut holders = cluster.pods.holders(address);
                 if !holders.clone().any(|holder| holder == pod) {
                     continue;

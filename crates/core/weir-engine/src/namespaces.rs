@@ -146,7 +146,7 @@ impl Namespaces {
             Some(new) => {
                 let pairs: SmallVec<[PairId; 8]> =
                     new.iter().map(|(key, value)| labels.acquire(key, value)).collect();
-                self.postings.insert(id, pairs);
+                self.postings.insert(id, &pairs);
                 !self.declared.insert(id)
             }
         };

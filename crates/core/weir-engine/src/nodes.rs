@@ -90,7 +90,7 @@ impl Nodes {
         labels: &mut LabelTable,
     ) {
         for address in self.table[id].declared.take().into_iter().flatten() {
-            self.owners.remove(address, id);
+            self.owners.remove(address, id, |other| has(&self.table, other, address));
         }
         for pair in self.postings.remove(id) {
             labels.release(pair);
@@ -98,12 +98,12 @@ impl Nodes {
         let Some((words, addresses)) = object else { return };
         let pairs: Vec<PairId> =
             words.iter().map(|(key, value)| labels.acquire(key, value)).collect();
-        self.postings.insert(id, pairs);
+        self.postings.insert(id, &pairs);
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
         addresses.dedup();
-        for address in &addresses {
-            self.owners.insert(*address, id);
+        for &address in &addresses {
+            self.owners.insert(address, id, |other| has(&self.table, other, address));
         }
         self.table[id].declared = Some(addresses);
     }
@@ -132,10 +132,8 @@ impl Nodes {
         labels: &LabelTable,
         selectors: &Selectors,
     ) -> bool {
-        self.owners
-            .claimants(address)
-            .iter()
-            .any(|id| selectors.matches(selector, self.postings.row(*id), labels))
+        let claimants = self.owners.claimants(address, |id| has(&self.table, id, address));
+        claimants.iter().any(|id| selectors.matches(selector, self.postings.row(*id), labels))
     }
 
     /// The addresses of the nodes that the selector matches.
@@ -151,4 +149,9 @@ impl Nodes {
             .filter(move |(id, _)| holds(id))
             .flat_map(|(_, node)| node.declared.iter().flatten().copied())
     }
+}
+
+/// Whether a node declares an address.
+fn has(table: &Slab<NodeEntry>, id: NodeId, address: IpAddr) -> bool {
+    table[id].declared.as_ref().is_some_and(|declared| declared.contains(&address))
 }

@@ -282,7 +282,7 @@ impl Policies {
     /// The groups that select a pod, sorted.
     pub(crate) fn groups_of(&self, pod: PodIndex, cluster: &Cluster) -> Box<[GroupIndex]> {
         let mut found = Vec::new();
-        let row = cluster.pods.postings.row(pod);
+        let row = cluster.pods.row(pod);
         for scope in cluster.namespaces.scopes(cluster.pods.get(pod).namespace) {
             self.by_anchor.candidates(scope, row, &cluster.labels, |group| {
                 if cluster.selectors.matches(self.groups[group].selector, row, &cluster.labels) {

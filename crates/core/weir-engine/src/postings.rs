@@ -13,10 +13,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Postings {
     rows: Vec<Row>,
-    lists: Vec<Vec<u32>>,
+    lists: Vec<SmallVec<[u32; 4]>>,
 }
 
-type Row = SmallVec<[PostingEntry; 4]>;
+type Row = Box<[PostingEntry]>;
 
 /// One pair of a row.
 #[derive(Clone, Copy, Debug)]
@@ -27,19 +27,21 @@ pub(crate) struct PostingEntry {
 
 impl Postings {
     /// Adds a member that does not exist yet.
-    pub(crate) fn insert(&mut self, member: u32, pairs: impl IntoIterator<Item = PairId>) {
+    pub(crate) fn insert(&mut self, member: u32, pairs: &[PairId]) {
         if self.rows.len() <= member as usize {
-            self.rows.resize(member as usize + 1, Row::new());
+            self.rows.resize(member as usize + 1, Row::default());
         }
-        for pair in pairs {
-            if self.lists.len() <= pair as usize {
-                self.lists.resize(pair as usize + 1, Vec::new());
+        let lists = &mut self.lists;
+        let entries = pairs.iter().map(|&pair| {
+            if lists.len() <= pair as usize {
+                lists.resize(pair as usize + 1, SmallVec::new());
             }
-            let list = &mut self.lists[pair as usize];
+            let list = &mut lists[pair as usize];
             let position = u32::try_from(list.len()).expect("members are numbered by u32");
             list.push(member);
-            self.rows[member as usize].push(PostingEntry { pair, position });
-        }
+            PostingEntry { pair, position }
+        });
+        self.rows[member as usize] = entries.collect();
     }
 
     /// Removes a member and returns its pairs.
@@ -55,7 +57,7 @@ impl Postings {
                 }
             }
             if list.is_empty() {
-                *list = Vec::new();
+                *list = SmallVec::new();
             }
         }
         row.into_iter().map(|entry| entry.pair)
@@ -100,7 +102,7 @@ mod tests {
     fn leaving_a_list_keeps_the_others_findable() {
         let mut postings = Postings::default();
         for member in 0..5 {
-            postings.insert(member, [7, 9 + member % 2]);
+            postings.insert(member, &[7, 9 + member % 2]);
         }
         for member in [0, 3, 4, 1, 2] {
             let had: Vec<PairId> = postings.remove(member).collect();

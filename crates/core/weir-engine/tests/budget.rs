@@ -181,7 +181,8 @@ fn the_number_of_comparisons_is_limited() {
     let crowd = (0..=255).flat_map(|high| (0..255).map(move |low| (high, low)));
     let labelled = |(high, low)| match pod("crowd", &format!("p{high}-{low}"), [10, 1, high, low]) {
         Change::Put(Object::Pod(pod)) => {
-            let labels = [("tier", "x")].into_iter().collect();
+            // Pods with the same labels would be compared once.
+            let labels = [("tier", "x"), ("pod", &*pod.id.name)].into_iter().collect();
             Change::Put(Object::Pod(Pod { labels, ..pod }))
         }
         other => other,

@@ -38,6 +38,7 @@ mod label;
 mod name_table;
 mod net;
 mod object;
+mod packed_name;
 mod policy;
 mod ports;
 mod program;
@@ -60,6 +61,7 @@ pub use label::{Labels, NAMESPACE_NAME_LABEL, Requirement, Selector, is_lasting_
 pub use name_table::NameTable;
 pub use net::{Block, DomainPattern, PortRange, Protocol};
 pub use object::{Claim, Name, NamedPort, Namespace, Node, Pod, PodId, PodOwner};
+pub use packed_name::{NameStore, PackedName};
 pub use policy::{
     Action, Peer, Policy, PolicyId, PolicyKind, PolicyRule, PortMatch, PortSpec, Scope, Spec,
     Subject, Tier, Who,

@@ -290,7 +290,6 @@ impl<D: Datapath> Agent<D> {
         let _span = tracing::debug_span!("source", changes = changes.len(), in_sync).entered();
         self.input.observe(&changes, written, received);
         self.names.observe(&changes);
-        self.flows.observe(&changes);
         self.input.policy_versions = policy_versions;
         self.input.changes.extend(match &mut self.plugins {
             Some(plugins) => plugins.overlay_changes(changes),

@@ -204,10 +204,14 @@ impl ModelKind {
     pub(crate) fn key(self, object: &Tree) -> Option<Key> {
         let text = |key: &str| object.path(&["metadata", key]).and_then(Tree::text);
         let name = Name::from(text("name")?);
-        let namespace = Name::from(text("namespace").unwrap_or_default());
+        Some(self.key_of(text("namespace").unwrap_or_default().into(), name))
+    }
+
+    /// The model's key of the object with this namespace and name.
+    pub(crate) fn key_of(self, namespace: Name, name: Name) -> Key {
         let policy =
             |kind| Key::Policy(PolicyId { kind, namespace: namespace.clone(), name: name.clone() });
-        Some(match self {
+        match self {
             ModelKind::Namespace => Key::Namespace(name),
             ModelKind::Node => Key::Node(name),
             ModelKind::Pod => Key::Pod(PodId { namespace, name }),
@@ -218,6 +222,6 @@ impl ModelKind {
             ModelKind::BaselineAdminNetworkPolicy => policy(PolicyKind::BaselineAdminNetworkPolicy),
             ModelKind::ClusterNetworkPolicy => policy(PolicyKind::ClusterNetworkPolicy),
             ModelKind::ClusterSetNetworkPolicy => policy(PolicyKind::ClusterSetNetworkPolicy),
-        })
+        }
     }
 }

@@ -55,6 +55,7 @@ mod resource;
 mod snapshot;
 mod store;
 mod version_cache;
+mod versions;
 mod watch;
 mod wire;
 

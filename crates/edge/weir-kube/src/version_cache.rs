@@ -7,7 +7,7 @@ use std::{
 use weir_api::{Lowering, Tree, document::TreeValue};
 use weir_model::{Change, Finding, Key, Object, ObjectRef, Severity};
 
-use crate::{WireObject as _, kind::ModelKind, wire};
+use crate::{WireObject as _, kind::ModelKind, versions::Versions, wire};
 
 /// Which objects of a kind exist, and a digest of the content of each. The objects themselves are
 /// lowered to changes of the model and dropped.
@@ -15,20 +15,12 @@ use crate::{WireObject as _, kind::ModelKind, wire};
 pub(crate) struct VersionCache {
     kind: ModelKind,
     lowering: Lowering,
-    versions: BTreeMap<Key, CachedVersion>,
+    versions: Versions,
     findings: BTreeMap<Key, Vec<Finding>>,
     have_findings_changed: bool,
     /// The number of the current list.
     list: u32,
     hasher: RandomState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CachedVersion {
-    /// `None` if the object counts as changed, whatever its content is.
-    digest: Option<u64>,
-    /// The last list that contained the object, or that preceded its last event.
-    list: u32,
 }
 
 /// An object that was read, before the cache takes it over.
@@ -49,7 +41,7 @@ impl VersionCache {
         VersionCache {
             kind,
             lowering: Lowering::default(),
-            versions: BTreeMap::new(),
+            versions: Versions::default(),
             findings: BTreeMap::new(),
             have_findings_changed: false,
             list: 0,
@@ -66,8 +58,9 @@ impl VersionCache {
         let version = version.unwrap_or_default();
         remove_managed_fields(&mut object);
         let digest = self.hasher.hash_one(&object);
-        let known = self.versions.get(&key).and_then(|version| version.digest);
-        let lowered = (known != Some(digest)).then(|| self.lowering.object(&object));
+        let (namespace, name) = parts(&key);
+        let is_known = self.versions.has(namespace, name, digest);
+        let lowered = (!is_known).then(|| self.lowering.object(&object));
         Some(ReadObject { key, digest, lowered, written, version })
     }
 
@@ -79,13 +72,12 @@ impl VersionCache {
     /// Takes over an object and returns the change, if the content is new.
     pub(crate) fn put(&mut self, reading: ReadObject) -> Option<Change> {
         let ReadObject { key, digest, lowered, .. } = reading;
-        let version = CachedVersion { digest: Some(digest), list: self.list };
+        let (namespace, name) = parts(&key);
         let Some((object, mut findings)) = lowered else {
-            if let Some(known) = self.versions.get_mut(&key) {
-                known.list = self.list;
-            }
+            self.versions.confirm(namespace, name, self.list);
             return None;
         };
+        self.versions.put(namespace, name, digest, self.list);
         if object.is_none() && findings.is_empty() {
             findings.push(unreadable(&key));
         }
@@ -95,9 +87,7 @@ impl VersionCache {
             self.findings.insert(key.clone(), findings.clone())
         };
         self.have_findings_changed |= before.unwrap_or_default() != findings;
-        // The key of a lowered object shares its strings. An unreadable object keeps its last known
-        // good state in the model.
-        self.versions.insert(object.as_ref().map_or(key, Object::key), version);
+        // An unreadable object keeps its last known good state in the model.
         object.map(Change::Put)
     }
 
@@ -105,16 +95,21 @@ impl VersionCache {
     pub(crate) fn remove(&mut self, object: &Tree) -> Option<Change> {
         let key = self.kind.key(object)?;
         self.have_findings_changed |= self.findings.remove(&key).is_some();
-        self.versions.remove(&key).map(|_| Change::Remove(key))
+        let (namespace, name) = parts(&key);
+        self.versions.remove(namespace, name).then_some(Change::Remove(key))
     }
 
     /// Completes a list: removes the objects that were not in it.
     pub(crate) fn complete_list(&mut self) -> Vec<Key> {
-        let list = self.list;
-        let gone = self.versions.extract_if(.., |_, version| version.list != list);
-        let gone: Vec<Key> = gone.map(|(key, _)| key).collect();
+        let gone = self.versions.remove_others(self.list).into_iter();
+        let mut gone: Vec<Key> =
+            gone.map(|(namespace, name)| self.kind.key_of(namespace, name)).collect();
+        gone.sort_unstable();
         let before = self.findings.len();
-        self.findings.retain(|key, _| self.versions.contains_key(key));
+        self.findings.retain(|key, _| {
+            let (namespace, name) = parts(key);
+            self.versions.contains(namespace, name)
+        });
         self.have_findings_changed |= self.findings.len() != before;
         gone
     }
@@ -126,7 +121,7 @@ impl VersionCache {
 
     /// Forgets the digests, so that each object counts as changed when it is read again.
     pub(crate) fn distrust(&mut self) {
-        self.versions.values_mut().for_each(|version| version.digest = None);
+        self.versions.forget_digests();
     }
 
     /// Whether the findings have changed since the last call.
@@ -137,6 +132,16 @@ impl VersionCache {
     /// All findings about the objects of the kind.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         self.findings.values().flatten().cloned().collect()
+    }
+}
+
+/// The namespace and the name of a key.
+fn parts(key: &Key) -> (&str, &str) {
+    match key {
+        Key::Namespace(name) | Key::Node(name) | Key::Domain(name) => ("", name),
+        Key::Pod(id) => (&id.namespace, &id.name),
+        Key::Policy(id) => (&id.namespace, &id.name),
+        Key::Service(id) | Key::EndpointSlice(id) => (&id.namespace, &id.name),
     }
 }
 

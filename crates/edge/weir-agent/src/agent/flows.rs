@@ -1,6 +1,7 @@
 //! Names the ends of connections, and finds the rules that decided about them.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 
 use weir_datapath::{Datapath, DropCause, Dropped, Mode};
 use weir_flows::{FlowKey, FlowPeer, FlowVerdict, Observation, Traffic, WorkloadName};
-use weir_model::{Change, Direction, Flow, Key, Name, Object, PodId, Program, Protocol, Verdict};
+use weir_model::{Direction, Flow, Name, PodId, PodOwner, Program, Protocol, Verdict};
 
 use super::Agent;
 use crate::{
@@ -22,6 +23,8 @@ use crate::{
 const POLICIES_INTERVAL: Duration = Duration::from_secs(10);
 /// The most connections of a batch that are reported because staged policies would deny them.
 const MAX_STAGED_REPORTS: usize = 100;
+/// The table of names is not searched for unused ones below this size.
+const MIN_NAMES_LIMIT: usize = 1024;
 /// The kind of a workload that is a single pod.
 const POD: &str = "Pod";
 
@@ -30,10 +33,8 @@ const POD: &str = "Pod";
 pub(super) struct FlowState {
     is_on: bool,
     mode: Mode,
-    /// The workloads of pods that have one.
-    workloads: BTreeMap<PodId, Arc<WorkloadName>>,
-    /// Equal names, stored once.
-    names: BTreeSet<Arc<WorkloadName>>,
+    /// The names of workloads that flows mention. Looking one up does not change the agent.
+    names: RefCell<WorkloadNames>,
     pod_kind: Name,
     /// Grows whenever the rules change.
     rules: u64,
@@ -47,8 +48,7 @@ impl FlowState {
         FlowState {
             is_on: options.flows.is_some(),
             mode: options.mode,
-            workloads: BTreeMap::new(),
-            names: BTreeSet::new(),
+            names: RefCell::default(),
             pod_kind: POD.into(),
             rules: 0,
             published: None,
@@ -61,45 +61,37 @@ impl FlowState {
         self.rules += 1;
     }
 
-    /// Observes the workloads of pods.
-    pub(super) fn observe(&mut self, changes: &[Change]) {
-        if !self.is_on {
-            return;
-        }
-        for change in changes {
-            match change {
-                Change::Put(Object::Pod(pod)) => match &pod.owner {
-                    Some(owner) => {
-                        let namespace = pod.id.namespace.clone();
-                        let (kind, name) = (owner.kind.clone(), owner.name.clone());
-                        let workload = self.intern(WorkloadName { namespace, kind, name });
-                        self.workloads.insert(pod.id.clone(), workload);
-                    }
-                    None => _ = self.workloads.remove(&pod.id),
-                },
-                Change::Remove(Key::Pod(id)) => _ = self.workloads.remove(id),
-                _ => (),
-            }
-        }
+    /// The workload that stands for a pod: its owner, or the pod itself.
+    fn workload(&self, pod: &PodId, owner: Option<&PodOwner>) -> Arc<WorkloadName> {
+        let (kind, name) = match owner {
+            Some(owner) => (owner.kind.clone(), owner.name.clone()),
+            None => (self.pod_kind.clone(), pod.name.clone()),
+        };
+        let namespace = pod.namespace.clone();
+        self.names.borrow_mut().intern(WorkloadName { namespace, kind, name })
     }
+}
 
+/// Equal names, stored once while a flow uses them.
+#[derive(Debug, Default)]
+struct WorkloadNames {
+    known: BTreeSet<Arc<WorkloadName>>,
+    /// The number of names at which unused ones are removed.
+    limit: usize,
+}
+
+impl WorkloadNames {
     fn intern(&mut self, name: WorkloadName) -> Arc<WorkloadName> {
-        if let Some(known) = self.names.get(&name) {
+        if let Some(known) = self.known.get(&name) {
             return known.clone();
         }
-        if self.names.len() > 2 * self.workloads.len() + 1024 {
-            self.names.retain(|name| Arc::strong_count(name) > 1);
+        if self.known.len() >= self.limit {
+            self.known.retain(|name| Arc::strong_count(name) > 1);
+            self.limit = (2 * self.known.len()).max(MIN_NAMES_LIMIT);
         }
         let name = Arc::new(name);
-        self.names.insert(name.clone());
+        self.known.insert(name.clone());
         name
-    }
-
-    fn workload(&self, pod: &PodId) -> Arc<WorkloadName> {
-        self.workloads.get(pod).cloned().unwrap_or_else(|| {
-            let PodId { namespace, name } = pod.clone();
-            Arc::new(WorkloadName { namespace, kind: self.pod_kind.clone(), name })
-        })
     }
 }
 
@@ -206,7 +198,10 @@ impl<D: Datapath> Agent<D> {
         let local = self.ledger.program().owner(address).map(|(id, _)| id.clone());
         match local.or_else(|| self.engine.owner(address)) {
             None => (FlowPeer::Address(address), None),
-            Some(pod) => (FlowPeer::Workload(self.flows.workload(&pod)), Some(pod.name)),
+            Some(pod) => {
+                let workload = self.flows.workload(&pod, self.engine.workload(&pod));
+                (FlowPeer::Workload(workload), Some(pod.name))
+            }
         }
     }
 

@@ -129,28 +129,24 @@ pub(crate) fn meta(
     let controller = references.iter().find(|owner| owner.get("controller").is_some_and(is_true));
     let controller =
         controller.and_then(|owner| Some((owner.get("kind")?.text()?, owner.get("name")?.text()?)));
-    let generated_for =
-        controller.map(|(kind, name)| ctx.name(&format!("{kind} {namespace}/{name}")));
-    let controller = controller.map(|(kind, name)| (ctx.name(kind), ctx.name(name)));
+    let generated_for = controller.map(|(kind, name)| format!("{kind} {namespace}/{name}").into());
+    let controller = controller.map(|(kind, name)| (kind.into(), name.into()));
     let owners = references.iter().filter_map(|owner| {
         let kind = owner.get("kind")?.text()?;
         let version = owner.get("apiVersion").and_then(Tree::text).unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         let name = owner.get("name")?.text()?;
-        Some((ctx.name(&workload_kind(kind, group)), ctx.name(name)))
+        Some((workload_kind(kind, group).into(), name.into()))
     });
     let owners = owners.collect();
+    // No other object has the same name or uid, so they are not interned.
     Meta {
-        name: name.map(|name| ctx.name(name)),
+        name: name.map(Name::from),
         namespace: ctx.name(namespace),
         labels,
         location: ctx.location(tree.line),
         terminating: text("deletionTimestamp").is_some_and(|time| !time.is_empty()),
-        uid: metadata
-            .get("uid")
-            .and_then(Tree::text)
-            .filter(|uid| !uid.is_empty())
-            .map(|uid| ctx.name(uid)),
+        uid: metadata.get("uid").and_then(Tree::text).filter(|uid| !uid.is_empty()).map(Name::from),
         owners,
         controller,
         generated_for,
