@@ -98,7 +98,7 @@ impl ChainCompiler<'_> {
         }
         let target = match &rules.isolation {
             Some(sections) => {
-                let chain = self.add_isolation_chain(sections);
+                let chain = self.add_isolation_chain(&sections.to_vec());
                 places.extend(sections.iter().map(|_| Some(chain.clone())));
                 all.push(IptablesRule::new([], IptablesTarget::Goto(chain)));
                 // No packet reaches the last rule, whose comment names the pod.

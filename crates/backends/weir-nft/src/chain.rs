@@ -25,7 +25,7 @@ pub(crate) fn add(
 ) -> Name {
     let admin = add_admin(planner, program, &rules.admin, direction, family);
     let rest = match &rules.isolation {
-        Some(sections) => merge::isolation(planner, program, sections, direction, family),
+        Some(sections) => merge::isolation(planner, program, &sections.to_vec(), direction, family),
         None if has_rules(&rules.baseline) => {
             TierCompiler::baseline(&rules.baseline, direction, family).compile(planner, program)
         }

@@ -1,6 +1,6 @@
 use std::{cell::RefCell, collections::BTreeSet, fmt, mem, rc::Rc};
 
-use weir_model::{Delta, Direction, Flow, PodId, Program, Verdict};
+use weir_model::{Delta, Direction, Flow, PodId, Program, SectionList, Verdict};
 
 use crate::{
     ApplyError, ApplyErrorKind, Datapath, Drift, EndingFlows, EnforceGuard, Guard, Journal,
@@ -131,8 +131,9 @@ impl Datapath for Memory {
         let rejected = machine.rejects.iter().find(|id| {
             let rules = |program: &Program| program.endpoints.get(id).map(|e| e.rules.clone());
             let is_locked = Direction::BOTH.iter().all(|direction| {
-                rules(&next)
-                    .is_none_or(|rules| rules.chain(*direction).isolation == Some(Vec::new()))
+                rules(&next).is_none_or(|rules| {
+                    rules.chain(*direction).isolation == Some(SectionList::default())
+                })
             });
             !is_locked && rules(&next) != rules(&machine.installed)
         });

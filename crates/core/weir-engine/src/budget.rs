@@ -252,6 +252,7 @@ impl Policies {
 
     fn unlock(&mut self, policy: PolicyIndex) {
         if self.quota.lockdowns.remove(&policy).is_some() {
+            self.forget_sections(self.group_of(policy));
             self.quota.disturbed.push(self.group_of(policy));
         }
     }

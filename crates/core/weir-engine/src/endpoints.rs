@@ -4,7 +4,7 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use weir_model::{Chain, Direction, Endpoint, PodId, RuleSet, SetKey, Tier};
+use weir_model::{Chain, Direction, Endpoint, PodId, RuleSet, SectionList, SetKey, Tier};
 
 use crate::{
     cluster::Cluster,
@@ -212,7 +212,8 @@ impl Endpoints {
         }
         let is_contested = cluster.rivals(pod).next().is_some();
         // Only the node of all rivals may always connect.
-        let is_alone = cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node() == entry.node());
+        let is_alone =
+            cluster.rivals(pod).all(|rival| cluster.pods.get(rival).node() == entry.node());
         let node = entry.node().filter(|_| is_alone).map(|node| cluster.nodes.name(node).clone());
         let key = if is_contested {
             // No rule of a staged policy matters for a pod that may connect to nothing.
@@ -287,11 +288,16 @@ impl Endpoints {
             return;
         };
         let ports = ports.as_deref().unwrap_or_default();
-        let order = policies.in_order(groups);
+        let ordered = policies.ordered(groups);
         let mut used = 0;
         let mut chain = |direction| {
             let mut chain = Chain::default();
-            for &policy in &order {
+            let isolating = policies.isolating(groups, direction, ports, sets, cluster);
+            if !isolating.sections.is_empty() {
+                used += isolating.entries;
+                chain.isolation = Some(isolating.sections);
+            }
+            for &policy in &ordered {
                 let tier = policies.tier(policy);
                 if matches!(tier, Tier::Baseline { .. }) && chain.isolation.is_some() {
                     break;
@@ -303,7 +309,7 @@ impl Endpoints {
                 used += policies.rule_entries(policy, direction);
                 match tier {
                     Tier::Admin { .. } => chain.admin.push(section),
-                    Tier::Namespace => chain.isolation.get_or_insert_default().push(section),
+                    Tier::Namespace => (),
                     Tier::Baseline { .. } => chain.baseline.push(section),
                 }
             }
@@ -327,5 +333,5 @@ impl Endpoints {
 
 /// A chain that allows nothing.
 fn closed() -> Chain {
-    Chain { isolation: Some(Vec::new()), ..Chain::default() }
+    Chain { isolation: Some(SectionList::default()), ..Chain::default() }
 }

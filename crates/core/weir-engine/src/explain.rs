@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use weir_model::{
-    Action, Direction, Endpoint, Flow, Member, Name, Peers, PodId, Program, Rule, Section, Verdict,
+    Action, Direction, Endpoint, Flow, Member, Name, Peers, PodId, Program, Rule, Section,
+    SectionList, Verdict,
 };
 
 /// The explanation of a verdict.
@@ -157,7 +158,7 @@ fn judge(
     endpoint: &Endpoint,
 ) -> Judgement {
     let chain = endpoint.rules.chain(direction);
-    let isolating = chain.isolation.clone().unwrap_or_default();
+    let isolating = chain.isolation.as_ref().map(SectionList::to_vec).unwrap_or_default();
     let first = |sections: &[Arc<Section>]| first_match(program, sections, flow);
     let admin = first(&chain.admin);
     let (reason, passed) = match admin {
@@ -165,7 +166,7 @@ fn judge(
         passed => {
             let reason = match &chain.isolation {
                 Some(sections) if sections.is_empty() => Reason::Contested,
-                Some(sections) => first(sections).map_or(Reason::Isolated, Reason::Allowed),
+                Some(_) => first(&isolating).map_or(Reason::Isolated, Reason::Allowed),
                 None => first(&chain.baseline).map_or(Reason::Default, Reason::Baseline),
             };
             (reason, passed)

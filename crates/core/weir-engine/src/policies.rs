@@ -2,7 +2,7 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
-use weir_model::{Direction, Location, PolicyId, Section, Spec, Tier};
+use weir_model::{Direction, Location, NamedPort, PolicyId, Section, SectionList, Spec, Tier};
 
 use crate::{
     Budget,
@@ -107,6 +107,17 @@ struct PolicyGroup {
     staged: u32,
     /// The classes of endpoints that it selects.
     classes: SmallVec<[u32; 2]>,
+    /// The sections of its NetworkPolicies by direction, if they are known and the same for all
+    /// endpoints. The classes of the group share them.
+    isolating: [Option<GroupSections>; 2],
+}
+
+/// The sections of the NetworkPolicies of a group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GroupSections {
+    pub(crate) sections: SectionList,
+    /// The entries of their rules, without sets.
+    pub(crate) entries: usize,
 }
 
 /// The effect of a policy change on endpoints.
@@ -166,6 +177,7 @@ impl Policies {
         let order = |index: PolicyIndex| (self.table[index].spec.tier, &self.table[index].id);
         let at = self.groups[group].policies.partition_point(|other| order(*other) < order(index));
         self.groups[group].policies.insert(at, index);
+        self.forget_sections(group);
         let added = &self.table[index];
         self.groups[group].depends_on_ports += u32::from(added.depends_on_ports());
         self.groups[group].staged += u32::from(added.staged);
@@ -187,6 +199,7 @@ impl Policies {
         Direction::BOTH.into_iter().for_each(|direction| self.retire(index, direction));
         self.quota.forget(index);
         let gone = self.table.remove(index);
+        self.forget_sections(gone.group);
         self.release_spec(&gone.spec);
         let group = &mut self.groups[gone.group];
         group.policies.retain(|other| *other != index);
@@ -267,6 +280,7 @@ impl Policies {
             depends_on_ports: 0,
             staged: 0,
             classes: SmallVec::new(),
+            isolating: [None, None],
         });
         self.group_ids.insert((scope, selector), group);
         self.by_anchor.insert(scope, selectors.anchors(selector), group);
@@ -323,10 +337,15 @@ impl Policies {
         }
     }
 
-    /// The policies of several groups, in order of evaluation.
-    pub(crate) fn in_order(&self, groups: &[GroupIndex]) -> Vec<PolicyIndex> {
-        let mut all: Vec<PolicyIndex> =
-            groups.iter().flat_map(|group| &self.groups[*group].policies).copied().collect();
+    /// The policies of several groups in the admin and baseline tiers, in order of evaluation.
+    pub(crate) fn ordered(&self, groups: &[GroupIndex]) -> Vec<PolicyIndex> {
+        let is_before = |policy: &PolicyIndex| self.tier(*policy) < Tier::Namespace;
+        let mut all: Vec<PolicyIndex> = Vec::new();
+        for group in groups {
+            let policies = &self.groups[*group].policies;
+            all.extend(&policies[..policies.partition_point(is_before)]);
+        }
+        all.extend(self.baseline_of(groups));
         if groups.len() > 1 {
             all.sort_by(|a, b| {
                 (self.table[*a].spec.tier, &self.table[*a].id)
@@ -334,6 +353,70 @@ impl Policies {
             });
         }
         all
+    }
+
+    /// The sections of the NetworkPolicies of several groups for an endpoint with these named ports.
+    pub(crate) fn isolating(
+        &mut self,
+        groups: &[GroupIndex],
+        direction: Direction,
+        ports: &[NamedPort],
+        sets: &mut Sets,
+        cluster: &mut Cluster,
+    ) -> GroupSections {
+        let mut longest = GroupSections::default();
+        let mut others: Vec<SectionList> = Vec::new();
+        let mut entries = 0;
+        for group in groups {
+            let next = self.isolating_of(*group, direction, ports, sets, cluster);
+            entries += next.entries;
+            if next.sections.len() > longest.sections.len() {
+                others.push(std::mem::replace(&mut longest, next).sections);
+            } else {
+                others.push(next.sections);
+            }
+        }
+        let mut others: Vec<Arc<Section>> = others.iter().flatten().cloned().collect();
+        if others.is_empty() {
+            return longest;
+        }
+        others.sort_by(|one, other| one.policy.cmp(&other.policy));
+        GroupSections { sections: longest.sections.merged(&others), entries }
+    }
+
+    /// The sections of the NetworkPolicies of a group.
+    fn isolating_of(
+        &mut self,
+        group: GroupIndex,
+        direction: Direction,
+        ports: &[NamedPort],
+        sets: &mut Sets,
+        cluster: &mut Cluster,
+    ) -> GroupSections {
+        if let Some(known) = &self.groups[group].isolating[direction as usize] {
+            return known.clone();
+        }
+        let all = &self.groups[group].policies;
+        let start = all.partition_point(|policy| self.tier(*policy) < Tier::Namespace);
+        let end = all.partition_point(|policy| self.tier(*policy) <= Tier::Namespace);
+        let policies: SmallVec<[PolicyIndex; 8]> = all[start..end].into();
+        let mut entries = 0;
+        let sections = policies.into_iter().filter_map(|policy| {
+            let section = self.section(policy, direction, ports, sets, cluster)?;
+            entries += self.rule_entries(policy, direction);
+            Some(section)
+        });
+        let sections: SectionList = sections.collect();
+        let made = GroupSections { sections, entries };
+        if self.groups[group].depends_on_ports == 0 {
+            self.groups[group].isolating[direction as usize] = Some(made.clone());
+        }
+        made
+    }
+
+    /// The sections of a group may change: they are compiled again when they are needed.
+    pub(crate) fn forget_sections(&mut self, group: GroupIndex) {
+        self.groups[group].isolating = [None, None];
     }
 
     /// The baseline policies of several groups. They come last in each group.
@@ -365,7 +448,9 @@ impl Policies {
             let is_unused = classes.is_empty();
             let is_gone = is_unused && policies.is_empty();
             if is_unused {
-                for policy in policies.clone() {
+                let policies = policies.clone();
+                self.forget_sections(group);
+                for policy in policies {
                     Direction::BOTH.into_iter().for_each(|way| self.retire(policy, way));
                     self.quota.release(policy);
                 }

@@ -105,6 +105,7 @@ impl Policies {
         policy: PolicyIndex,
         direction: Direction,
     ) -> Vec<SetIndex> {
+        self.forget_sections(self.group_of(policy));
         let entry = &mut self.table[policy];
         let Some(dropped) = entry.compiled_mut(direction).take() else { return Vec::new() };
         if entry.compiled(direction.opposite()).is_none() {

@@ -43,6 +43,7 @@ mod policy;
 mod ports;
 mod program;
 mod rule;
+mod section_list;
 mod service;
 mod set;
 mod shared_list;
@@ -69,6 +70,7 @@ pub use policy::{
 pub use ports::{PortList, PortNameList, Ports};
 pub use program::Program;
 pub use rule::{Chain, Origin, Peers, Rule, RuleSet, Section};
+pub use section_list::SectionList;
 pub use service::{
     EndpointPort, EndpointSlice, ExternalTraffic, Service, ServiceBackend, ServiceId, ServiceKind,
     ServicePort, TargetPort,

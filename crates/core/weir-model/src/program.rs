@@ -168,8 +168,10 @@ fn chain_verdict(chain: &Chain, matches: &dyn Fn(&Rule) -> bool) -> Verdict {
         Some(Action::Pass) | None => (),
     }
     match &chain.isolation {
-        Some(sections) if first_match(sections).is_some() => Verdict::Allow,
-        Some(_) => Verdict::Deny,
+        Some(sections) => {
+            let mut rules = sections.iter().flat_map(|section| &section.rules);
+            if rules.any(|rule| matches(rule)) { Verdict::Allow } else { Verdict::Deny }
+        }
         None if first_match(&chain.baseline) == Some(Action::Deny) => Verdict::Deny,
         None => Verdict::Allow,
     }

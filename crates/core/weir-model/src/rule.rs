@@ -1,6 +1,6 @@
 use std::{collections::HashSet, fmt, sync::Arc};
 
-use crate::{Action, Block, Direction, Location, PolicyId, PortList, Ports, SetId};
+use crate::{Action, Block, Direction, Location, PolicyId, PortList, Ports, SectionList, SetId};
 
 /// All rules for a pod. Pods with equal rules share one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub struct Chain {
     /// The admin tier, by priority.
     pub admin: Vec<Arc<Section>>,
     /// The NetworkPolicies that isolate the pod, by id; `None` if the pod is not isolated.
-    pub isolation: Option<Vec<Arc<Section>>>,
+    pub isolation: Option<SectionList>,
     /// The baseline tier, by priority. It is empty for an isolated pod, whose connections never
     /// reach it.
     pub baseline: Vec<Arc<Section>>,

@@ -257,7 +257,7 @@ impl ChainExposure<'_> {
         undecided.add(&passed);
         match isolation {
             Some(sections) => {
-                for rule in self.matching(sections, peers) {
+                for rule in self.matching(&sections.to_vec(), peers) {
                     open.add(&undecided.and(&self.port_sets.slices_of(&rule.ports)));
                 }
             }

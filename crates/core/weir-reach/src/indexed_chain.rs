@@ -10,7 +10,8 @@ use std::{
 };
 
 use weir_model::{
-    Action, Block, Chain, IpFamily, Peers, PortRange, Ports, Rule, Section, numbered_address,
+    Action, Block, Chain, IpFamily, Peers, PortRange, Ports, Rule, Section, SectionList,
+    numbered_address,
 };
 
 use crate::{
@@ -70,7 +71,7 @@ impl<'a> IndexedChain<'a> {
             BTreeSet::from([Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]);
         chain.rules().for_each(|rule| add_boundaries(rule, &mut segments));
         let segments: Vec<IpAddr> = segments.into_iter().collect();
-        let isolation = chain.isolation.as_deref();
+        let isolation = chain.isolation.as_ref();
         let isolation =
             isolation.map(|sections| IndexedIsolation::new(sections, view, port_sets, &segments));
         let set = |rule: &Rule| match &rule.peers {
@@ -160,7 +161,7 @@ impl<'a> IndexedChain<'a> {
 
 impl IndexedIsolation {
     fn new(
-        sections: &[Arc<Section>],
+        sections: &SectionList,
         view: &View<'_>,
         port_sets: &mut PortSets,
         segments: &[IpAddr],

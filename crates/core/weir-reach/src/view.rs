@@ -167,8 +167,10 @@ impl<'a> Decisions<'a> {
 
 impl<'a> ChainDecisions<'a> {
     fn new(chain: &'a Chain) -> Self {
-        fn tier(sections: &[Arc<Section>]) -> impl Iterator<Item = &Rule> {
-            sections.iter().flat_map(|section| &section.rules)
+        fn tier<'a>(
+            sections: impl IntoIterator<Item = &'a Arc<Section>>,
+        ) -> impl Iterator<Item = &'a Rule> {
+            sections.into_iter().flat_map(|section| &section.rules)
         }
         let ordered = |sections: &'a [Arc<Section>]| {
             tier(sections).map(|rule| (&rule.peers, &rule.ports, rule.action)).collect()

@@ -116,7 +116,9 @@ impl EbpfPlanner {
             let Chain { admin, isolation, baseline } = rules.chain(direction);
             let admin = self.use_tier(program, TierRole::Admin, admin, &mut tiers);
             let rest = match isolation {
-                Some(sections) => self.use_tier(program, TierRole::Isolation, sections, &mut tiers),
+                Some(sections) => {
+                    self.use_tier(program, TierRole::Isolation, &sections.to_vec(), &mut tiers)
+                }
                 None => self.use_tier(program, TierRole::Baseline, baseline, &mut tiers),
             };
             DirectionEntry { admin, rest, is_isolated: isolation.is_some() }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use weir_model::{Chain, Peers, Program, RuleSet, Section};
+use weir_model::{Chain, Peers, Program, RuleSet, Section, SectionList};
 
 use super::{
     count,
@@ -132,9 +132,10 @@ impl Listing {
 
 fn chain(chain: &Chain) -> ChainListing {
     let list = |sections: &[Arc<Section>]| sections.iter().map(|s| section(s)).collect();
+    let isolation = chain.isolation.as_ref().map(SectionList::to_vec);
     ChainListing {
         admin: list(&chain.admin),
-        isolation: chain.isolation.as_deref().map(list),
+        isolation: isolation.as_deref().map(list),
         baseline: list(&chain.baseline),
     }
 }

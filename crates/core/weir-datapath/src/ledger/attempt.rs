@@ -7,7 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use weir_model::{Chain, Delta, Direction, Endpoint, Peers, PodId, Rule, RuleSet, SetDelta, SetId};
+use weir_model::{
+    Chain, Delta, Direction, Endpoint, Peers, PodId, Rule, RuleSet, SectionList, SetDelta, SetId,
+};
 
 use super::{Established, Ledger, Rejected, connections::released_by};
 use crate::{ApplyError, ApplyErrorKind, Datapath, Plan, Planner};
@@ -261,7 +263,7 @@ impl<D: Datapath> Ledger<D> {
 
 /// Rules that let nothing pass.
 fn deny_all() -> RuleSet {
-    let chain = || Chain { isolation: Some(Vec::new()), ..Chain::default() };
+    let chain = || Chain { isolation: Some(SectionList::default()), ..Chain::default() };
     RuleSet { ingress: chain(), egress: chain() }
 }
 

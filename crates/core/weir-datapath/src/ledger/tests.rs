@@ -38,7 +38,7 @@ fn section(set: &SetId, action: Action) -> Arc<Section> {
 
 /// An endpoint that only members of the set may reach.
 fn only(last: u8, set: &SetId) -> Option<Endpoint> {
-    let isolation = Some(vec![section(set, Action::Allow)]);
+    let isolation = Some(vec![section(set, Action::Allow)].into());
     endpoint(last, Chain { isolation, ..Chain::default() })
 }
 

@@ -73,14 +73,12 @@ fn decide_side(
     direction: Direction,
     matches: &dyn Fn(&Rule) -> bool,
 ) -> (Verdict, Decision) {
-    let first = |sections: &[Arc<Section>]| {
-        sections.iter().find_map(|section| {
-            let rule = section.rules.iter().find(|rule| matches(rule))?;
-            Some((rule.action, deciding(&section.policy, direction, Some(rule))))
-        })
+    let decided_by = |section: &Arc<Section>| {
+        let rule = section.rules.iter().find(|rule| matches(rule))?;
+        Some((rule.action, deciding(&section.policy, direction, Some(rule))))
     };
     let mut decision = Decision::default();
-    if let Some((action, rule)) = first(&chain.admin) {
+    if let Some((action, rule)) = chain.admin.iter().find_map(decided_by) {
         decision.rules.push(rule);
         match action {
             Action::Allow => return (Verdict::Allow, decision),
@@ -89,7 +87,7 @@ fn decide_side(
         }
     }
     match &chain.isolation {
-        Some(sections) => match first(sections) {
+        Some(sections) => match sections.iter().find_map(decided_by) {
             Some((_, rule)) => {
                 decision.rules.push(rule);
                 (Verdict::Allow, decision)
@@ -102,7 +100,7 @@ fn decide_side(
                 (Verdict::Deny, decision)
             }
         },
-        None => match first(&chain.baseline) {
+        None => match chain.baseline.iter().find_map(decided_by) {
             Some((action, rule)) => {
                 decision.rules.push(rule);
                 let denies = action == Action::Deny;

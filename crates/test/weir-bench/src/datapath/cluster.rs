@@ -282,7 +282,7 @@ fn rule(action: Action, who: Who) -> PolicyRule {
 
 #[cfg(test)]
 mod tests {
-    use weir_model::{Flow, Verdict};
+    use weir_model::{Flow, SectionList, Verdict};
 
     use super::*;
 
@@ -315,7 +315,7 @@ mod tests {
             assert_eq!(verdict(client(), PORT + 1), Verdict::Deny);
             let (_, endpoint) = program.owner(server()).expect("the server has an endpoint");
             assert_eq!(endpoint.rules.ingress.admin.len(), rules);
-            assert_eq!(endpoint.rules.ingress.isolation.as_ref().map(Vec::len), Some(1));
+            assert_eq!(endpoint.rules.ingress.isolation.as_ref().map(SectionList::len), Some(1));
         }
     }
 }
