@@ -62,6 +62,7 @@ mod pod_elements;
 mod port_classes;
 mod replan;
 mod rule;
+mod rule_chains;
 mod sequence;
 mod skeleton;
 mod stages;

@@ -6,7 +6,7 @@ use weir_model::{Delta, Direction, IpFamily, Member, Name, PodId, Program, SetDe
 use crate::{
     ElementData, ElementKey, Installed, NftSet, NftTable, NftVerdict, SetKind, Transaction,
     layout::Slot, merge::MergeLimit, names, objects::Objects, peers::PeerSets,
-    pod_elements::PodElements, replan, stages::Stages,
+    pod_elements::PodElements, replan, rule_chains::RuleChains, stages::Stages,
 };
 
 /// Turns deltas of the compiled rules into transactions for the kernel.
@@ -25,9 +25,8 @@ pub struct Planner {
     /// The sets of the table that hold the peers of tiers, by the name of the first one.
     pub(crate) peer_sets: BTreeMap<Name, PeerSets>,
     pub(crate) dependents: Dependents,
-    /// The chains computed for this plan, by the address of their rule sets in memory.
-    pub(crate) chains: BTreeMap<(usize, Direction, IpFamily), Name>,
-    /// The chains of admin tiers, by the addresses of their sections.
+    pub(crate) chains: RuleChains,
+    /// The chains of admin tiers computed for this plan, by the addresses of their sections.
     pub(crate) admin_chains: BTreeMap<(Vec<usize>, Direction, IpFamily), Name>,
 }
 
@@ -75,7 +74,7 @@ impl Planner {
             copies: BTreeMap::new(),
             peer_sets: BTreeMap::new(),
             dependents: Dependents::default(),
-            chains: BTreeMap::new(),
+            chains: RuleChains::default(),
             admin_chains: BTreeMap::new(),
         };
         planner.add_skeleton(mode);
@@ -133,19 +132,19 @@ impl Planner {
         for removed in self.objects.sweep() {
             self.forget_set(&removed);
         }
+        self.chains.sweep(&self.objects.table);
     }
 
     /// Updates the elements of pods. It adds new elements before it removes old ones, so that the
     /// sets and chains that both need stay.
     fn update_pods(&mut self, program: &Program, touched: &BTreeSet<PodId>) {
-        self.chains.clear();
         self.admin_chains.clear();
         let mut gone = BTreeSet::new();
         for id in touched {
             let Some(old) = self.pods.remove(id) else { continue };
             self.dependents.remove_pod(id, &old.depends_on);
-            // Its chains are still in the table. `old` has kept the address of its rules in use.
-            self.chains.extend(old.chains());
+            // Its chains are still in the table.
+            self.chains.remove_pod(&old.rules);
             gone.extend(old.elements);
         }
         let mut updated = Vec::new();
@@ -153,6 +152,7 @@ impl Planner {
             let Some(endpoint) = program.endpoints.get(id) else { continue };
             let (pod, elements) = PodElements::compute(self, program, id, endpoint);
             self.dependents.add_pod(id, &pod.depends_on);
+            self.chains.add_pod(&pod.rules);
             for (name, key, data) in elements {
                 gone.remove(&(name.clone(), key.clone()));
                 self.objects.put_element(&name, key, data);

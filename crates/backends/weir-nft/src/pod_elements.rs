@@ -17,9 +17,7 @@ pub(crate) struct PodElements {
     pub(crate) elements: Vec<(Name, ElementKey)>,
     /// The sets whose members determine the elements.
     pub(crate) depends_on: BTreeSet<SetId>,
-    rules: Arc<RuleSet>,
-    /// The chains that carry out the rules.
-    chains: Vec<(Direction, IpFamily, Name)>,
+    pub(crate) rules: Arc<RuleSet>,
 }
 
 type WireElement = (Name, ElementKey, Option<Arc<ElementData>>);
@@ -34,7 +32,6 @@ impl PodElements {
     ) -> (PodElements, Vec<WireElement>) {
         let mut elements: Vec<WireElement> = Vec::new();
         let mut depends_on = BTreeSet::new();
-        let mut chains = Vec::new();
         if planner.lists_pods() {
             let own = endpoint.addresses.iter();
             elements.extend(own.map(|&address| {
@@ -60,17 +57,12 @@ impl PodElements {
                 let chain = match &granted {
                     Some(_) => names::grants_chain(direction, family),
                     None => {
-                        let known = (Arc::as_ptr(&endpoint.rules).addr(), direction, family);
-                        let chain = match planner.chains.get(&known) {
-                            Some(chain) => chain.clone(),
-                            None => {
-                                let chain = chain::add(planner, program, rules, direction, family);
-                                planner.chains.insert(known, chain.clone());
-                                chain
-                            }
-                        };
-                        chains.push((direction, family, chain.clone()));
-                        chain
+                        let known = planner.chains.get(&endpoint.rules, direction, family);
+                        known.unwrap_or_else(|| {
+                            let chain = chain::add(planner, program, rules, direction, family);
+                            planner.chains.put(&endpoint.rules, direction, family, &chain);
+                            chain
+                        })
                     }
                 };
                 let why = comment(&format!("{id} {}", isolated_by(rules)));
@@ -87,13 +79,6 @@ impl PodElements {
         }
         let keys = elements.iter().map(|(set, key, _)| (set.clone(), key.clone())).collect();
         let rules = endpoint.rules.clone();
-        (PodElements { elements: keys, depends_on, rules, chains }, elements)
-    }
-
-    /// The chains that carry out the rules, by the address of the rules in memory.
-    pub(crate) fn chains(&self) -> impl Iterator<Item = ((usize, Direction, IpFamily), Name)> {
-        let rules = Arc::as_ptr(&self.rules).addr();
-        let chains = self.chains.iter();
-        chains.map(move |(direction, family, chain)| ((rules, *direction, *family), chain.clone()))
+        (PodElements { elements: keys, depends_on, rules }, elements)
     }
 }

@@ -19,9 +19,10 @@ pub fn isolated_by(rules: &Chain) -> String {
 
 /// The names of the first policies, and the number of the others.
 pub fn policy_names<'a>(sections: impl IntoIterator<Item = &'a Arc<Section>>) -> String {
-    let mut names = sections.into_iter().map(|section| policy_name(&section.policy));
-    let first: Vec<String> = names.by_ref().take(MAX_POLICY_NAMES).collect();
-    match names.count() {
+    let mut sections = sections.into_iter();
+    let first = sections.by_ref().take(MAX_POLICY_NAMES);
+    let first: Vec<String> = first.map(|section| policy_name(&section.policy)).collect();
+    match sections.count() {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
     }
