@@ -11,6 +11,7 @@ mod webdriver;
 
 use std::{
     io::{self, BufRead, BufReader, Write},
+    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -29,6 +30,9 @@ struct Arguments {
     /// The number of NetworkPolicies for each Deployment.
     #[arg(long, default_value_t = 2)]
     policies: usize,
+    /// The program to measure [default: the one that cargo built]
+    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_weir"), hide_default_value = true)]
+    weir: PathBuf,
     /// Cargo passes this flag.
     #[arg(long, hide = true)]
     bench: bool,
@@ -38,12 +42,12 @@ struct Arguments {
 const EXPLANATIONS: usize = 20;
 
 fn main() {
-    let Arguments { workloads, policies, .. } = Arguments::parse();
+    let Arguments { workloads, policies, weir, .. } = Arguments::parse();
     let folder = tempfile::tempdir().unwrap();
     let size = InputSize { workloads, policies };
     size.write(folder.path());
     let start = Instant::now();
-    let mut ui = Command::new(env!("CARGO_BIN_EXE_weir"))
+    let mut ui = Command::new(weir)
         .args(["ui", "-f"])
         .arg(folder.path())
         .stdout(Stdio::piped())
