@@ -170,7 +170,7 @@ fn chain_verdict(chain: &Chain, matches: &dyn Fn(&Rule) -> bool) -> Verdict {
     match &chain.isolation {
         Some(sections) => {
             let mut rules = sections.iter().flat_map(|section| &section.rules);
-            if rules.any(|rule| matches(rule)) { Verdict::Allow } else { Verdict::Deny }
+            if rules.any(matches) { Verdict::Allow } else { Verdict::Deny }
         }
         None if first_match(&chain.baseline) == Some(Action::Deny) => Verdict::Deny,
         None => Verdict::Allow,
