@@ -346,12 +346,11 @@ impl Policies {
             all.extend(&policies[..policies.partition_point(is_before)]);
         }
         all.extend(self.baseline_of(groups));
-        if groups.len() > 1 {
-            all.sort_by(|a, b| {
-                (self.table[*a].spec.tier, &self.table[*a].id)
-                    .cmp(&(self.table[*b].spec.tier, &self.table[*b].id))
-            });
-        }
+        // Those of the baseline tier are in no order, even if they are of one group.
+        all.sort_by(|a, b| {
+            (self.table[*a].spec.tier, &self.table[*a].id)
+                .cmp(&(self.table[*b].spec.tier, &self.table[*b].id))
+        });
         all
     }
 

@@ -16,7 +16,7 @@ pub(crate) type ProfileId = u32;
 /// The profiles of all pods that own addresses, indexed by label and by namespace.
 ///
 /// Most pods have the labels of their template, so the engine indexes and compares the labels of
-/// many pods at once.
+/// many pods together.
 #[derive(Debug, Default)]
 pub(crate) struct Profiles {
     /// The labels of each profile and, first, the pseudo label of its namespace.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_model::Verdict;
 
 use crate::{
@@ -275,8 +275,11 @@ pub(crate) fn export() {
         let metric = metrics.as_array().unwrap().iter().find(|metric| metric["name"] == name);
         metric.unwrap_or_else(|| panic!("{name}: {metrics}"))
     };
-    let point = &find("weir_flow_connections")["sum"]["dataPoints"][0];
-    assert_eq!(point["attributes"][0]["key"], "verdict", "{point}");
+    // The order of the points is not defined.
+    let points = find("weir_flow_connections")["sum"]["dataPoints"].as_array().unwrap();
+    let allowed = json!([{"key": "verdict", "value": {"stringValue": "allow"}}]);
+    let point = points.iter().find(|point| point["attributes"] == allowed);
+    let point = point.unwrap_or_else(|| panic!("{points:?}"));
     assert!(point["asInt"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{point}");
     assert_eq!(find("weir_policies")["gauge"]["dataPoints"][0]["asInt"], "2");
     assert!(find("weir_apply_seconds")["histogram"]["dataPoints"][0]["count"].is_string());
