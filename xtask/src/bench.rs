@@ -9,7 +9,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     match arguments.first() {
         _ if prints_help => {}
         Some(&"datapath") => test::kernel_tools()?,
-        Some(&"cluster") => {
+        Some(&("cluster" | "fleet")) => {
             test::kernel_tools()?;
             cluster::build()?;
         }

@@ -37,14 +37,18 @@ Usage: cargo xtask <task>
   test fast           Check the format, lint the core, run the tests that need no root and no cluster.
   test netns          Run the tests of the Linux datapaths in network namespaces.
   test cluster        Run the tests with a real API server.
+  test ui             Test the web page in headless Chromium. Installs Chromium if it is missing.
   test e2e            Test the chart and `kubectl weir` in a cluster with two real nodes. Needs root.
   test windows        Test the agent for Windows under Wine, with a fake of HNS.
   test image          Build the images, and start their programs, in an emulator if necessary.
-                      Needs two optimized builds; `test` does not include it.
+                      Needs three optimized builds; `test` does not include it.
+  test install        Run the commands of docs/guides/install.md for one machine, with the images of
+                      this tree, and remove weir and the cluster. Needs root; `test` does not include
+                      it.
   test crds           Test the CustomResourceDefinitions with an API server that evaluates CEL.
                       Builds one from Debian unstable; `test` does not include it.
   fuzz [target]       Run all fuzz targets for one hour in total, or one of them: manifests, cases,
-                      engine, kernel, cni, opflex, http. --seconds N: N seconds for each.
+                      engine, cost, kernel, cni, opflex, http. --seconds N: N seconds for each.
   bench <benchmark>   Measure speed and memory; `cargo xtask bench help` lists the benchmarks.
   package             Generate deploy/ from the chart, and the chart's CustomResourceDefinitions.
   playground DIR      Write the web page without a server into a folder, as static files. Installs the
@@ -55,7 +59,8 @@ Usage: cargo xtask <task>
                       which `kubectl weir install` works; evaluate its output in a shell.
                       --nodes N: 2 unless given. --image FILE: build nothing, and import this image
                       instead (repeatable).
-                      --kubernetes DIR: the programs of another version. Needs root.
+                      --kubernetes DIR: a folder with all five programs of another version of
+                      Kubernetes. Needs root.
   cluster down        Remove that cluster.
   image               Write the images of Linux nodes to target/images, without a container engine.
                       --arch amd64|arm64: only for this processor.

@@ -23,7 +23,7 @@ const MAX_CONCURRENT: usize = 4;
 
 /// The binaries whose tests wait for other processes, packets or nodes. The tests of all other
 /// binaries have the same result on a busy machine, and run only once.
-const TIMED: [&str; 19] = [
+const TIMED: [&str; 21] = [
     "weir agent",
     "weir cli",
     "weir cluster",
@@ -31,6 +31,7 @@ const TIMED: [&str; 19] = [
     "weir cni",
     "weir e2e",
     "weir opflex",
+    "weir relay",
     "weir ui",
     "weir-agent weir_agent",
     "weir-controllers clusterset",
@@ -42,6 +43,7 @@ const TIMED: [&str; 19] = [
     "weir-lab lab",
     "weir-netfilter kernel",
     "weir-nft datapath",
+    "weir-relay relay",
     "xtask xtask",
 ];
 

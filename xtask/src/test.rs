@@ -49,8 +49,22 @@ const NETNS: [&[&str]; 2] = [
 
 /// The arguments of `cargo test` for the tests with an API server.
 const CLUSTER: [&[&str]; 2] = [
-    &["-p=weir-cluster", "-p=weir-kube", "-p=weir-agent", "-p=weir-controllers", "-p=xtask"],
-    &["-p=weir", "--test=cli", "--test=cluster", "--test=clusterset", "--test=opflex"],
+    &[
+        "-p=weir-cluster",
+        "-p=weir-kube",
+        "-p=weir-relay",
+        "-p=weir-agent",
+        "-p=weir-controllers",
+        "-p=xtask",
+    ],
+    &[
+        "-p=weir",
+        "--test=cli",
+        "--test=cluster",
+        "--test=clusterset",
+        "--test=opflex",
+        "--test=relay",
+    ],
 ];
 
 /// The arguments of `cargo test` for the tests of the web page.
@@ -94,8 +108,9 @@ pub(crate) fn run_part(part: &str) -> Result<()> {
         "windows" => windows::run(|line| counts.add(line))?,
         "crds" => crds::run(|line| counts.add(line))?,
         "image" => return image::test(),
+        "install" => return cluster::test_guide(),
         _ => bail!(
-            "unknown part `{part}`: use fast, netns, cluster, ui, e2e, windows, image or crds"
+            "unknown part `{part}`: use fast, netns, cluster, ui, e2e, windows, image, install or crds"
         ),
     };
     counts.finish(passed)

@@ -14,6 +14,11 @@ use crate::shell::root;
 const CORE_MAY_USE: [&str; 6] =
     ["allocator-api2", "equivalent", "foldhash", "hashbrown", "ipnet", "smallvec"];
 
+/// The source of the eBPF programs.
+const PROGRAMS: &str = "crates/backends/weir-ebpf/src/program";
+/// The first line of its files. The kernel accepts only programs whose licence the GPL allows.
+const PROGRAM_LICENCE: &str = "// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only";
+
 /// Duplicate names that are still to be replaced, with the folder of the less central type.
 const DUPLICATE_NAMES: [(&str, &str); 2] =
     [("Node", "crates/bin/weir-cni"), ("Store", "crates/test/weir-hns-fake")];
@@ -188,6 +193,17 @@ fn every_crate_uses_the_lints_of_the_workspace() {
             manifest.contains("[lints]\nworkspace = true"),
             "{package} does not use the lints of the workspace"
         );
+    }
+}
+
+#[test]
+fn the_source_of_the_programs_has_two_licences() {
+    let files = std::fs::read_dir(root().join(PROGRAMS)).expect("a folder");
+    let files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    assert!(files.len() > 1, "{PROGRAMS} has the programs: {files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a file");
+        assert_eq!(text.lines().next(), Some(PROGRAM_LICENCE), "{}", file.display());
     }
 }
 

@@ -48,6 +48,11 @@ namespace, and those of kube-system elect the scheduler and the controller manag
 {{- end }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if the agents use relays. The objects of opflex are not relayed. */}}
+{{- define "weir.relays" -}}
+{{- if and (gt (int .Values.relay.replicas) 0) (ne .Values.agent.datapath "opflex") (not .Values.cleanup.enabled) }}true{{ end -}}
+{{- end -}}
+
 {{/* The enabled controllers, separated by commas. Helm reads `--set controller.enable={}` as [""]. */}}
 {{- define "weir.controllers" -}}
 {{- join "," (without .Values.controller.enable "") -}}

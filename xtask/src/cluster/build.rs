@@ -16,8 +16,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use weir_programs::{cluster_cache, find_cni_plugin, find_program};
-use weir_testbed::CNI_PLUGINS;
+use weir_programs::{cluster_cache, find_cni_plugin, find_program, garbage_collector, lacking};
+use weir_testbed::{CNI_PLUGINS, KUBERNETES_PROGRAMS, kubernetes_folder};
 
 use crate::{
     debian::{self, Packages, Scratch},
@@ -37,15 +37,6 @@ const REPLACED: &str = "github.com/modern-go/reflect2";
 /// The import path of the source.
 const MODULE: &str = "k8s.io/kubernetes";
 
-/// The programs that are built from source.
-const BUILT: [&str; 6] = [
-    "kube-apiserver",
-    "garbage-collector",
-    "kubelet",
-    "kube-proxy",
-    "kube-scheduler",
-    "kube-controller-manager",
-];
 /// The programs of Debian's packages: name, package, folder in the package.
 const PACKAGED: [(&str, &str, &str); 5] = [
     ("etcd", "etcd-server", "usr/bin"),
@@ -58,8 +49,8 @@ const PLUGIN_PACKAGE: &str = "containernetworking-plugins";
 
 /// Builds the programs of a cluster that the tests cannot find.
 pub(crate) fn run() -> Result<()> {
+    let built = missing_built();
     let is_missing = |name: &&'static str| find_program(None, name).is_err();
-    let built: Vec<&str> = BUILT.into_iter().filter(is_missing).collect();
     let packaged: Vec<_> = PACKAGED.into_iter().filter(|(name, ..)| is_missing(name)).collect();
     let is_missing = |name: &&'static str| find_cni_plugin(None, name).is_err();
     let plugins: Vec<&str> = CNI_PLUGINS.into_iter().filter(is_missing).collect();
@@ -112,6 +103,20 @@ pub(crate) fn run() -> Result<()> {
     move_files(&finished, &cache)?;
     eprintln!("Built the programs in {} s.", start.elapsed().as_secs());
     Ok(())
+}
+
+/// The programs that must be built from source. If no folder has all programs of Kubernetes, the cache
+/// gets all: they must have one version.
+fn missing_built() -> Vec<&'static str> {
+    let mut missing = match (kubernetes_folder(None), cluster_cache()) {
+        (Ok(_), _) => Vec::new(),
+        (Err(_), Some(cache)) => lacking(&cache, &KUBERNETES_PROGRAMS),
+        (Err(missing), None) => missing.programs,
+    };
+    if garbage_collector().is_err() {
+        missing.push("garbage-collector");
+    }
+    missing
 }
 
 /// Moves the files of a folder. A rename is atomic: another process never finds an incomplete program.

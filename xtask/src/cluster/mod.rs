@@ -1,6 +1,7 @@
 //! `cargo xtask cluster`: a cluster of real nodes on this machine.
 
 mod build;
+mod guide;
 
 use std::{
     fs,
@@ -17,6 +18,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 pub(crate) use build::run as build;
+pub(crate) use guide::test as test_guide;
 use weir_testbed::{NodePrograms, Options, Testbed};
 
 use crate::{image, test};
@@ -37,6 +39,13 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
 fn folder() -> Result<PathBuf> {
     let cache = weir_programs::cache().context("neither XDG_CACHE_HOME nor HOME names a folder")?;
     Ok(cache.join("weir-testbed"))
+}
+
+/// A running cluster, for programs outside its network.
+struct Started {
+    kubeconfig: PathBuf,
+    /// The folder with `kubectl-weir`.
+    bin: PathBuf,
 }
 
 /// The options of `cluster up`.
@@ -69,22 +78,33 @@ impl UpOptions {
 }
 
 fn up(words: &[&str]) -> Result<()> {
-    let UpOptions { nodes, kubernetes, images } = UpOptions::parse(words)?;
+    let Started { kubeconfig, bin } = start(UpOptions::parse(words)?)?;
+    writeln!(std::io::stdout(), "export KUBECONFIG={}", kubeconfig.display())?;
+    writeln!(std::io::stdout(), "export PATH={}:$PATH", bin.display())?;
+    Ok(())
+}
+
+/// Starts the cluster, which exists until [`down`].
+fn start(options: UpOptions) -> Result<Started> {
+    let UpOptions { nodes, kubernetes, images } = options;
     let folder = folder()?;
     if folder.exists() {
         bail!("a cluster exists already; remove it with `cargo xtask cluster down`");
     }
     test::kernel_tools()?;
-    if NodePrograms::find(kubernetes.as_deref()).is_err() {
-        build()?;
-    }
+    let programs = match NodePrograms::find(kubernetes.as_deref()) {
+        Err(missing) if missing.folder.is_none() => {
+            build()?;
+            NodePrograms::find(kubernetes.as_deref())?
+        }
+        found => found?,
+    };
     let (images, weir) = if images.is_empty() {
         let own = image::write_native()?;
         (own.archives, Some(own.weir))
     } else {
         (images, None)
     };
-    let programs = NodePrograms::find(kubernetes.as_deref())?;
     let start = Instant::now();
     let options = Options { folder: folder.clone(), nodes, images };
     let started = Testbed::up(&programs, &options).map_err(anyhow::Error::from);
@@ -101,10 +121,7 @@ fn up(words: &[&str]) -> Result<()> {
         start.elapsed().as_secs(),
         folder.display()
     );
-    let (config, bin) = (folder.join("kubeconfig-outside"), folder.join("bin"));
-    writeln!(std::io::stdout(), "export KUBECONFIG={}", config.display())?;
-    writeln!(std::io::stdout(), "export PATH={}:$PATH", bin.display())?;
-    Ok(())
+    Ok(Started { kubeconfig: folder.join("kubeconfig-outside"), bin: folder.join("bin") })
 }
 
 /// Makes `kubectl weir` available in a folder of the cluster, if this task has built it.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use weir_testbed::{Architecture, sha256};
 
+use super::programs::Toolchain;
 use crate::{
     debian::{self, Packages, Scratch},
     shell,
@@ -250,21 +251,16 @@ pub(crate) fn write_certificates(root: &Path, file: &Path) -> Result<()> {
     Ok(fs::write(file, all)?)
 }
 
-/// A command that starts iptables of the unpacked packages.
-pub(crate) fn version_command(
-    mut with_emulator: impl FnMut(&Path) -> Command,
-    root: &Path,
-    architecture: Architecture,
-) -> Command {
-    let (loader, libraries) = match architecture {
+/// A command that starts a program of the unpacked packages as `iptables --version`.
+pub(crate) fn version_command(toolchain: &Toolchain, root: &Path, program: &str) -> Command {
+    let (loader, libraries) = match toolchain.architecture {
         Architecture::Amd64 => ("lib64/ld-linux-x86-64.so.2", "x86_64-linux-gnu"),
         Architecture::Arm64 => ("lib/ld-linux-aarch64.so.1", "aarch64-linux-gnu"),
     };
-    let mut command = with_emulator(&root.join(loader));
+    let mut command = toolchain.command(&root.join(loader));
     let paths = ["lib", "usr/lib"].map(|folder| root.join(folder).join(libraries));
     let paths = paths.map(|path| path.display().to_string()).join(":");
-    // Unlike the variant for nftables, it starts in an emulator, which has no nftables.
-    command.args(["--library-path", &paths]).arg(root.join("usr/sbin/xtables-legacy-multi"));
+    command.args(["--library-path", &paths]).arg(root.join("usr/sbin").join(program));
     command.args(["iptables", "--version"]);
     command
 }

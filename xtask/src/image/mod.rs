@@ -16,8 +16,9 @@ pub(crate) mod sbom;
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +29,9 @@ use crate::shell::{self, root};
 
 /// The repository of the image, as in the chart's default values.
 const REPOSITORY: &str = "localhost/weir";
+
+/// The names of shells. No image has one.
+const SHELLS: [&str; 4] = ["sh", "bash", "dash", "busybox"];
 
 /// The largest archive.
 const MAX_BYTES: u64 = 35_000_000;
@@ -108,10 +112,11 @@ pub(crate) fn write_all(toolchains: &[&Toolchain], folder: &Path) -> Result<Vec<
     for toolchain in toolchains {
         toolchain.ensure()?;
         let programs = toolchain.build(&root(), &PROGRAMS)?;
-        start(toolchain, &programs.join("weir"))?;
+        start(toolchain, &programs)?;
         let packages = iptables::unpack(toolchain.architecture)?;
         for (list, variant) in images.iter_mut().zip([Variant::Plain, Variant::Iptables]) {
             let image = compose(variant, toolchain, &programs, &packages, folder)?;
+            check_contents(&image, toolchain)?;
             let archive = folder.join(variant.archive(image.architecture.as_str()));
             image.write(&archive)?;
             let size = fs::metadata(&archive)?.len();
@@ -172,6 +177,29 @@ fn compose(
     })
 }
 
+/// Fails if an image has a shell, or a program of weir that needs libraries.
+fn check_contents(image: &Image, toolchain: &Toolchain) -> Result<()> {
+    if let Some(shell) = shell_of(image) {
+        bail!("the image {} contains {shell}", image.name);
+    }
+    for program in PROGRAMS {
+        let file = &image.files[&format!("/usr/local/bin/{program}")];
+        let libraries = toolchain.libraries(file)?;
+        if !libraries.is_empty() {
+            bail!("{} is not static: {}", file.display(), libraries.join(", "));
+        }
+    }
+    Ok(())
+}
+
+/// The path of a shell in an image.
+fn shell_of(image: &Image) -> Option<&str> {
+    let is_shell =
+        |path: &&String| path.rsplit_once('/').is_some_and(|(_, name)| SHELLS.contains(&name));
+    let mut paths = image.files.keys().chain(image.links.keys());
+    paths.find(is_shell).map(String::as_str)
+}
+
 /// The standard labels.
 fn labels() -> Result<BTreeMap<String, String>> {
     let commit = shell::command("git", &["rev-parse", "HEAD"]).output();
@@ -192,12 +220,32 @@ fn labels() -> Result<BTreeMap<String, String>> {
     Ok(labels.map(|(name, value)| (key(name), value.to_owned())).into())
 }
 
-/// Starts a program once, in an emulator if necessary.
-fn start(toolchain: &Toolchain, program: &Path) -> Result<()> {
-    let output = text(toolchain.command(program).args(["version", "-o", "json"]))?;
+/// Starts each program of a folder once, in an emulator if necessary.
+fn start(toolchain: &Toolchain, folder: &Path) -> Result<()> {
+    let program = folder.join("weir");
+    let output = text(toolchain.command(&program).args(["version", "-o", "json"]))?;
     let version: serde_json::Value = serde_json::from_str(&output)?;
     if version["build"]["target"] != toolchain.target {
         bail!("{} is not a program for {}: {output}", program.display(), toolchain.target);
+    }
+    start_plugin(toolchain.command(&folder.join("weir-cni")))
+}
+
+/// Starts the CNI plugin as a container runtime does that asks for its versions.
+fn start_plugin(mut plugin: Command) -> Result<()> {
+    const VERSION: &str = "1.0.0";
+    plugin.env("CNI_COMMAND", "VERSION").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = plugin.spawn().with_context(|| format!("cannot run {plugin:?}"))?;
+    let mut input = child.stdin.take().context("the input is piped")?;
+    write!(input, r#"{{"cniVersion": "{VERSION}"}}"#)?;
+    drop(input);
+    let output = child.wait_with_output()?;
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let versions: serde_json::Value = serde_json::from_str(&answer)
+        .with_context(|| format!("{plugin:?} failed: {}: {answer}", output.status))?;
+    let mut versions = versions["supportedVersions"].as_array().into_iter().flatten();
+    if !output.status.success() || !versions.any(|version| version == VERSION) {
+        bail!("{plugin:?} failed: {}: {answer}", output.status);
     }
     Ok(())
 }
@@ -220,11 +268,16 @@ pub(crate) fn test() -> Result<()> {
     };
     let before = [digest(Variant::Plain)?, digest(Variant::Iptables)?];
     for (toolchain, packages) in TOOLCHAINS.iter().zip(&roots) {
-        let start = |program: &Path| toolchain.command(program);
-        let mut command = iptables::version_command(start, packages, toolchain.architecture);
-        let version = text(&mut command)?;
-        if !version.contains("(legacy)") {
-            bail!("iptables prints an unexpected version: {version}");
+        let mut programs = vec![("xtables-legacy-multi", "(legacy)")];
+        // The program that `iptables` links to does not start in an emulator, which has no nftables.
+        if toolchain.is_native() {
+            programs.push(("xtables-nft-multi", "(nf_tables)"));
+        }
+        for (program, variant) in programs {
+            let version = text(&mut iptables::version_command(toolchain, packages, program))?;
+            if !version.contains(variant) {
+                bail!("{program} prints an unexpected version: {version}");
+            }
         }
     }
     same_in_another_folder()?;
@@ -232,24 +285,34 @@ pub(crate) fn test() -> Result<()> {
     if before != [digest(Variant::Plain)?, digest(Variant::Iptables)?] {
         bail!("a second run wrote other images");
     }
-    eprintln!("The images are complete, start on both processors and are reproducible.");
+    eprintln!(
+        "The images are complete, start on both processors, and a second run wrote the same. The programs \
+         have the same bytes if they are built in another folder."
+    );
     Ok(())
 }
 
-/// Builds the small program weir-cni from a clone in another folder, and compares the bytes.
+/// Builds the programs of one processor from a clone of the last commit in another folder, and compares
+/// the bytes.
 fn same_in_another_folder() -> Result<()> {
-    let [native, ..] = &TOOLCHAINS;
-    let here = native.build(&root(), &["weir-cni"])?.join("weir-cni");
+    let [toolchain, ..] = &TOOLCHAINS;
+    let build = |source: &Path| -> Result<Vec<Vec<u8>>> {
+        let folder = toolchain.build(source, &PROGRAMS)?;
+        let read = |program: &&str| fs::read(folder.join(program));
+        Ok(PROGRAMS.iter().map(read).collect::<Result<_, _>>()?)
+    };
+    let here = build(&root())?;
     let clone = programs::target_folder(&root()).join("elsewhere");
     _ = fs::remove_dir_all(&clone);
     let mut git = shell::command("git", &["clone", "--quiet", "--local", "."]);
     git.arg(&clone);
     shell::run(git)?;
-    let there = native.build(&clone, &["weir-cni"])?.join("weir-cni");
-    let same = fs::read(here)? == fs::read(there)?;
+    let there = build(&clone);
     fs::remove_dir_all(&clone)?;
-    if !same {
-        bail!("weir-cni has other bytes if it is built in another folder");
+    for ((program, here), there) in PROGRAMS.iter().zip(here).zip(there?) {
+        if here != there {
+            bail!("{program} has other bytes if the last commit is built in another folder");
+        }
     }
     Ok(())
 }
@@ -257,6 +320,18 @@ fn same_in_another_folder() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_in_an_image_is_found() {
+        let found = |path: &str| {
+            let links = [(path.to_owned(), "xtables-nft-multi".to_owned())].into();
+            shell_of(&Image { links, ..Image::default() }).map(str::to_owned)
+        };
+        assert_eq!(found("/usr/bin/sh").as_deref(), Some("/usr/bin/sh"));
+        assert_eq!(found("/usr/sbin/iptables"), None);
+        let files = [("/bin/bash".to_owned(), PathBuf::new())].into();
+        assert_eq!(shell_of(&Image { files, ..Image::default() }), Some("/bin/bash"));
+    }
 
     #[test]
     fn the_chart_uses_these_names() {

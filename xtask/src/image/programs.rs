@@ -89,6 +89,19 @@ impl Toolchain {
         Ok(folder)
     }
 
+    /// The dynamic libraries that a program of this processor needs, and its dynamic linker.
+    pub(crate) fn libraries(&self, program: &Path) -> Result<Vec<String>> {
+        let mut readelf = Command::new(format!("{}readelf", self.prefix));
+        let output = readelf.args(["--wide", "--dynamic", "--program-headers"]).arg(program);
+        let output = output.output().with_context(|| format!("cannot run {readelf:?}"))?;
+        if !output.status.success() {
+            bail!("{readelf:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let is_dynamic = |line: &&str| line.contains("(NEEDED)") || line.contains(" INTERP ");
+        Ok(text.lines().filter(is_dynamic).map(|line| line.trim().to_owned()).collect())
+    }
+
     /// A command that starts a program of this processor, in an emulator if the machine has another.
     pub(crate) fn command(&self, program: &Path) -> Command {
         if self.is_native() {

@@ -136,6 +136,7 @@ fn an_invalid_value_is_rejected_with_its_name() {
         ("agent.cni.onFailure=ignore", "agent.cni.onFailure"),
         ("agent.cni.timeout=90", "agent.cni.timeout"),
         ("agent.port=70000", "agent.port"),
+        ("agent.flowLog.hostPath=flows", "agent.flowLog.hostPath"),
         ("controller.enable={unknown}", "controller.enable"),
         ("controller.enable={clusterset}", "controller.clusterset.clusterId"),
         ("controller.clusterset.memberCidrs.West={10.2.0.0/16}", "memberCidrs"),
@@ -229,7 +230,7 @@ fn the_windows_agent_runs_as_a_host_process() {
 }
 
 #[test]
-fn controllers_meet_the_pod_security_level_of_their_namespace() {
+fn controllers_and_relays_meet_the_restricted_pod_security_level() {
     let namespaces = documents(&MANIFESTS[0].generate().expect("renders"));
     let levels: Vec<(&Value, &Value)> = namespaces
         .iter()
@@ -249,7 +250,10 @@ fn controllers_meet_the_pod_security_level_of_their_namespace() {
             continue;
         }
         deployments += 1;
-        assert_eq!(document["metadata"]["namespace"], controllers);
+        // Relays are beside the agents, whose tokens they check.
+        let is_relay = document["metadata"]["name"] == "weir-relay";
+        let home = if is_relay { &agents } else { &controllers };
+        assert_eq!(document["metadata"]["namespace"], *home);
         // The requirements of the level `restricted`, except those that
         // `containers_have_minimal_privileges` checks for all pods.
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
@@ -262,7 +266,8 @@ fn controllers_meet_the_pod_security_level_of_their_namespace() {
             assert!(container["ports"][0]["hostPort"].is_null());
         }
     }
-    assert_eq!(deployments, 2 + CONTROLLERS.len());
+    // Another controller has no definitions, and a release has all features.
+    assert_eq!(deployments, 3 + CONTROLLERS.len());
 }
 
 #[test]
@@ -360,6 +365,34 @@ fn an_agent_without_the_cni_plugin_mounts_no_host_path() {
     }
     // A plugin that was enabled before would wait for an agent without a socket.
     assert_eq!(pod["initContainers"][0]["args"][0], "uninstall");
+}
+
+#[test]
+fn a_flow_log_adds_one_folder_of_the_node() {
+    let log = "agent.flowLog.hostPath=/srv/flows";
+    let rendered = render("weir", &["agent.cni.enabled=false", log]).expect("renders");
+    let agent = documents(&rendered);
+    let set = agent.iter().find(|document| kind(document) == "DaemonSet").expect("a DaemonSet");
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let mounts = serde_json::json!([{"name": "flow-log", "mountPath": "/var/log/weir"}]);
+    assert_eq!(container["volumeMounts"], mounts);
+    let folder = serde_json::json!({"path": "/srv/flows", "type": "DirectoryOrCreate"});
+    let volumes = pod["volumes"].as_array().expect("volumes");
+    let volume = volumes.iter().find(|volume| volume["name"] == "flow-log").expect("a volume");
+    assert_eq!(volume["hostPath"], folder);
+    let args: Vec<&str> = container["args"]
+        .as_array()
+        .expect("arguments")
+        .iter()
+        .filter_map(|word| word.as_str().filter(|word| word.starts_with("--flow-log")))
+        .collect();
+    let file = "--flow-log=/var/log/weir/flows.jsonl";
+    assert_eq!(args, [file, "--flow-log-size=64", "--flow-log-files=3"]);
+    for other in ["agent.flows=false", "agent.datapath=opflex"] {
+        let error = render("weir", &[log, other]).expect_err("no flows").to_string();
+        assert!(error.contains("agent.flowLog.hostPath"), "{other}: {error}");
+    }
 }
 
 #[test]

@@ -98,6 +98,11 @@ const MANIFESTS: &[Manifest] = &[
         what: "the agent on every Linux node, for Cisco's opflex-agent",
     },
     Manifest {
+        file: "relay.yaml",
+        from: Origin::Release("weir", &["agent.enabled=false", "relay.replicas=2"]),
+        what: "two relays; create the Secret weir-relay-tls, and give the agents --relay: docs/guides/relay.md",
+    },
+    Manifest {
         file: "cleanup.yaml",
         from: Origin::Release("weir", &["cleanup.enabled=true"]),
         what: "removes weir from Linux nodes whose agents used nftables",

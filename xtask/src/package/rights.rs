@@ -174,6 +174,27 @@ fn an_agent_can_only_read_cluster_state_and_write_events() {
 }
 
 #[test]
+fn a_relay_can_only_read_cluster_state_and_review_tokens() {
+    check(
+        "relay.yaml",
+        "weir-relay",
+        expect![[r#"
+            namespaces: list watch everywhere
+            nodes: list watch everywhere
+            pods: list watch everywhere
+            customresourcedefinitions.apiextensions.k8s.io adminnetworkpolicies.policy.networking.k8s.io: get everywhere
+            customresourcedefinitions.apiextensions.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io: get everywhere
+            customresourcedefinitions.apiextensions.k8s.io clusternetworkpolicies.policy.networking.k8s.io: get everywhere
+            tokenreviews.authentication.k8s.io: create everywhere
+            networkpolicies.networking.k8s.io: list watch everywhere
+            adminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+            baselineadminnetworkpolicies.policy.networking.k8s.io: list watch everywhere
+            clusternetworkpolicies.policy.networking.k8s.io: list watch everywhere
+        "#]],
+    );
+}
+
+#[test]
 fn the_memcached_controller_can_only_write_network_policies_status_and_its_lease() {
     check(
         "controller-memcached.yaml",

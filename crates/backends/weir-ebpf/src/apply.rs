@@ -74,9 +74,11 @@ fn failed_io(what: &'static str) -> impl Fn(io::Error) -> ApplyError {
 }
 
 impl Ebpf {
-    /// Opens eBPF in the calling thread's network namespace. It reads and writes nothing.
+    /// Opens eBPF in the calling thread's network namespace, and checks that the kernel has what the
+    /// programs need. It does not change installed rules.
     pub fn open(mode: Mode) -> Result<Self, ApplyError> {
         let kernel = Kernel::open().map_err(failed("cannot open eBPF"))?;
+        kernel.check_features().map_err(failed("cannot open eBPF"))?;
         let (orphans, inherited) = (Vec::new(), BTreeSet::new());
         let established = Established::Cut;
         let (comparison, cut) = (Comparison::default(), CutConnections::default());
@@ -168,8 +170,9 @@ impl Ebpf {
     /// The digest of the programs that this version of weir loads into this kernel.
     fn programs(&self) -> Digest {
         let programs = IpFamily::BOTH.map(|family| {
-            let program = program::program(family, self.kernel.features());
-            let all = program.into_iter().chain(program::lane_program(family));
+            let features = self.kernel.features();
+            let program = program::program(family, features);
+            let all = program.into_iter().chain(program::lane_program(family, features.clock));
             all.map(|instruction| instruction.to_string()).collect::<Vec<_>>()
         });
         digest(&programs)

@@ -160,3 +160,85 @@ impl Types<'_> {
         None
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Type information in the format of the kernel.
+    #[derive(Default)]
+    pub(crate) struct TestBtf {
+        types: Vec<u8>,
+        strings: Vec<u8>,
+    }
+
+    impl TestBtf {
+        fn add_words(&mut self, words: &[u32]) {
+            self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        }
+
+        /// The offset of a text. The first text is empty.
+        fn add_text(&mut self, text: &str) -> u32 {
+            if self.strings.is_empty() {
+                self.strings.push(0);
+            }
+            let at = self.strings.len() as u32;
+            self.strings.extend(text.bytes().chain([0]));
+            at
+        }
+
+        pub(crate) fn add_function(&mut self, name: &str) {
+            let name = self.add_text(name);
+            self.add_words(&[name, FUNC << 24, 0]);
+        }
+
+        /// Adds a structure with members at these offsets in bits.
+        pub(crate) fn add_struct(&mut self, name: &str, members: &[(&str, u32)]) {
+            let name = self.add_text(name);
+            self.add_words(&[name, STRUCT << 24 | members.len() as u32, 0]);
+            for (name, bits) in members {
+                let name = self.add_text(name);
+                self.add_words(&[name, 0, *bits]);
+            }
+        }
+
+        pub(crate) fn bytes(&self) -> Vec<u8> {
+            let [types, strings] = [&self.types, &self.strings].map(|one| one.len() as u32);
+            let header = [24, 0, types, types, strings].map(u32::to_ne_bytes).concat();
+            [&MAGIC.to_ne_bytes()[..], &[1, 0], &header, &self.types, &self.strings].concat()
+        }
+    }
+
+    fn shop() -> TestBtf {
+        let mut btf = TestBtf::default();
+        btf.add_function("open");
+        btf.add_struct("shop", &[("door", 0), ("till", 192)]);
+        btf.add_function("close");
+        btf
+    }
+
+    #[test]
+    fn names_lead_to_numbers() {
+        let members = [("shop", "till"), ("shop", "roof"), ("bank", "till")];
+        let btf = Btf::parse(&shop().bytes(), &["close", "sell"], &members).unwrap();
+        assert_eq!(btf.function("close"), Ok(3));
+        assert_eq!((btf.structure("shop"), btf.member("shop", "till")), (Ok(2), Ok(24)));
+        for missing in [
+            btf.function("open").unwrap_err().to_string(),
+            btf.function("sell").unwrap_err().to_string(),
+            btf.structure("bank").unwrap_err().to_string(),
+            btf.member("shop", "roof").unwrap_err().to_string(),
+        ] {
+            assert!(missing.starts_with("the kernel has no "), "{missing}");
+        }
+    }
+
+    #[test]
+    fn bytes_in_another_format_are_rejected() {
+        let bytes = shop().bytes();
+        for length in 0..bytes.len() {
+            let error = Btf::parse(&bytes[..length], &["close"], &[]).unwrap_err();
+            assert_eq!(error, BtfError::Format, "{length} bytes");
+        }
+    }
+}

@@ -22,6 +22,9 @@ use crate::{
     tier::{AtomId, AtomKey, Signature, TierRole, TierRules},
 };
 
+/// How much more memory an atom takes than its number in a signature.
+const ATOM_SIZE: usize = 8;
+
 /// The atoms, kinds and tiers of a planner. Their numbers are not used again for something else.
 #[derive(Clone, Debug)]
 pub(crate) struct Classes {
@@ -31,6 +34,10 @@ pub(crate) struct Classes {
     /// names had the address before.
     kinds: HashMap<(Signature, Signature), u32>,
     live_kinds: BTreeMap<u32, LiveKind>,
+    /// The atoms of all these signatures, also of those that are no longer in use.
+    pub(crate) signature_atoms: usize,
+    /// The atoms and the exceptions of blocks, also those that are no longer in use.
+    atom_parts: usize,
     next_kind: u32,
     tiers: BTreeMap<u32, LiveTier>,
     tiers_by_digest: HashMap<Digest, u32>,
@@ -62,14 +69,17 @@ struct LiveKind {
 struct LiveTier {
     rules: TierRules,
     usual: Decision,
+    /// The decisions by the numbers of the rules that match. Thousands of kinds can have few of them.
+    decided: HashMap<Vec<usize>, Decision>,
     uses: usize,
     sections: Vec<(TierRole, Vec<Arc<Section>>)>,
     digest: Digest,
 }
 
-fn sections_key(role: TierRole, sections: &[Arc<Section>]) -> (TierRole, Vec<usize>) {
+pub(crate) fn sections_key(role: TierRole, sections: &[Arc<Section>]) -> (TierRole, Vec<usize>) {
     (role, sections.iter().map(|section| Arc::as_ptr(section) as usize).collect())
 }
+
 impl Classes {
     pub(crate) fn new(seeds: &Seeds) -> Self {
         let next = |highest: Option<&u32>| highest.map_or(1, |highest| highest.saturating_add(1));
@@ -78,6 +88,8 @@ impl Classes {
             atoms_by_key: HashMap::new(),
             kinds: HashMap::from([(<_>::default(), 0)]),
             live_kinds: BTreeMap::new(),
+            signature_atoms: 0,
+            atom_parts: 0,
             next_kind: seeds.highest_kind.saturating_add(1),
             tiers: BTreeMap::new(),
             tiers_by_digest: HashMap::new(),
@@ -95,10 +107,24 @@ impl Classes {
             return *atom;
         }
         let number = self.atoms.len() as AtomId;
+        self.atom_parts += match &key {
+            AtomKey::Set(_) => 1,
+            AtomKey::Block(block) => 1 + block.except.len(),
+        };
         let (tiers, kinds) = (BTreeSet::new(), BTreeSet::new());
         self.atoms.push(Atom { key: key.clone(), tiers, kinds });
         self.atoms_by_key.insert(key, number);
         number
+    }
+
+    /// The size of all atoms and signatures, in atoms of signatures.
+    pub(crate) fn kept(&self) -> usize {
+        self.signature_atoms + ATOM_SIZE * self.atom_parts
+    }
+
+    fn add_kind(&mut self, signatures: (Signature, Signature), number: u32) {
+        self.signature_atoms += signatures.0.len() + signatures.1.len();
+        self.kinds.insert(signatures, number);
     }
 
     fn kind_digest(&self, signature: &Signature) -> Digest {

@@ -19,6 +19,7 @@ use crate::{
     fast_lane::LoadedLane,
     kernel::{Kernel, KernelError, Link},
     layout::{FlowEntry, MapId, MapType},
+    program::TickClock,
     sys::{self, Map},
 };
 
@@ -125,7 +126,7 @@ impl Dump {
             let Some(maps) = kernel.maps(number) else { continue };
             let (own, shared) = loaded_maps(&maps).map_err(unreadable)?;
             dump.maps = shared;
-            dump.flows = flows(&maps).map_err(unreadable)?;
+            dump.flows = flows(&maps, kernel.features().clock).map_err(unreadable)?;
             let programs = kernel.programs(number).into_iter().map(|(name, fd)| {
                 let [_, id, _, _, _, bytes, ..] = sys::object_info(fd.as_fd())?;
                 let memory = memory(fd.as_fd());
@@ -188,7 +189,7 @@ fn loaded_maps(maps: &BTreeMap<MapId, Map>) -> io::Result<(Vec<LoadedMap>, Vec<L
 }
 
 /// The connections, sorted.
-fn flows(maps: &BTreeMap<MapId, Map>) -> io::Result<Vec<(FlowEntry, Duration)>> {
+fn flows(maps: &BTreeMap<MapId, Map>, clock: TickClock) -> io::Result<Vec<(FlowEntry, Duration)>> {
     let now = clock_gettime(ClockId::Monotonic);
     let now = Duration::new(
         u64::try_from(now.tv_sec).unwrap_or_default(),
@@ -199,10 +200,7 @@ fn flows(maps: &BTreeMap<MapId, Map>) -> io::Result<Vec<(FlowEntry, Duration)>> 
         let Some(map) = maps.get(&MapId::Flows(family)) else { continue };
         for (key, value) in map.elements()?.iter() {
             let flow = FlowEntry::from_bytes(family, key, value);
-            flows.extend(flow.map(|flow| {
-                let seen = Duration::from_nanos(flow.time.saturating_mul(1 << 30));
-                (flow, now.saturating_sub(seen))
-            }));
+            flows.extend(flow.map(|flow| (flow, clock.age(now, flow.time))));
         }
     }
     flows.sort_unstable();

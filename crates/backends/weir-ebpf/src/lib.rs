@@ -13,7 +13,7 @@
 //! *Invariant*: planning does no I/O. The content of the maps depends on the program alone, except for
 //! numbers.
 //!
-//! *Invariant*: all unsafe code is in `sys`. The files in `program` have two licences, because the
+//! *Invariant*: all unsafe code is in `sys/raw.rs`. The files in `program` have two licences, because the
 //! kernel demands it.
 
 #![cfg_attr(
@@ -52,6 +52,8 @@ pub mod program;
 mod render;
 #[cfg(target_os = "linux")]
 mod reports;
+mod size_limit;
+mod sweep;
 #[cfg(target_os = "linux")]
 mod sys;
 mod tables;
@@ -74,4 +76,5 @@ pub use planner::EbpfPlanner;
 pub use render::{Rendered, render};
 #[cfg(target_os = "linux")]
 pub use reports::EbpfReports;
+pub use size_limit::SizeLimit;
 pub use tables::{Tables, Write};

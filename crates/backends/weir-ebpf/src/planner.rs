@@ -24,7 +24,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use weir_datapath::{FormerAddresses, Mode, Planner};
+use weir_datapath::{FormerAddresses, Mode, Planner, Shortfall};
 use weir_model::{Delta, PodId, Program};
 
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
     installed::{Installed, Seeds},
     layout::{Config, PodEntry},
     plan::{MapPlan, MapStep},
+    size_limit::{OpenTiers, SizeLimit},
     tables::{Tables, Write},
     tier::AtomId,
 };
@@ -42,12 +43,17 @@ use pods::LiveRules;
 
 /// The least capacity of the maps.
 const MIN_CAPACITY: u32 = 1 << 16;
+/// The most elements for which there is room in addition.
+const MAX_SPARE: u32 = 1 << 21;
 
 /// The planner of the eBPF datapath.
 #[derive(Clone, Debug)]
 pub struct EbpfPlanner {
     pub(crate) tables: Tables,
     pub(crate) capacity: u32,
+    /// With larger atoms and signatures, new maps are needed: then those no longer in use are forgotten.
+    max_kept: usize,
+    pub(crate) open_tiers: OpenTiers,
     pub(crate) seeds: Seeds,
     pub(crate) classes: Classes,
     /// The rules of pods, by their address in memory.
@@ -68,6 +74,8 @@ pub struct EbpfPlanner {
     pub(crate) members: Vec<Write>,
     /// The writes that give pods their new rules.
     switch: Vec<Write>,
+    /// The atoms whose members were read in this change.
+    pub(crate) new_atoms: BTreeSet<AtomId>,
     /// The atoms that lost their last tier.
     pub(crate) unused_atoms: Vec<AtomId>,
     /// The addresses and networks whose atoms changed.
@@ -84,6 +92,13 @@ impl EbpfPlanner {
         EbpfPlanner::with(Config { is_audit, programs, ..Config::default() }, Seeds::default())
     }
 
+    /// Sets how many elements rules may need.
+    #[must_use]
+    pub fn with_size_limit(mut self, limit: SizeLimit) -> Self {
+        self.open_tiers = OpenTiers::new(limit);
+        self
+    }
+
     /// Lets connections go on that the rules forbid later.
     #[must_use]
     pub fn keeping_established(mut self) -> Self {
@@ -96,6 +111,8 @@ impl EbpfPlanner {
         EbpfPlanner {
             tables: Tables { config, ..Tables::default() },
             capacity: MIN_CAPACITY,
+            max_kept: usize::MAX,
+            open_tiers: OpenTiers::default(),
             classes: Classes::new(&seeds),
             seeds,
             rules: HashMap::new(),
@@ -109,6 +126,7 @@ impl EbpfPlanner {
             prepare: Vec::new(),
             members: Vec::new(),
             switch: Vec::new(),
+            new_atoms: BTreeSet::new(),
             unused_atoms: Vec::new(),
             dirty: BTreeSet::new(),
             dirty_networks: BTreeSet::new(),
@@ -163,9 +181,7 @@ impl EbpfPlanner {
         let switch = mem::take(&mut self.switch);
 
         // Atoms that no tier uses any more leave the kinds.
-        for atom in mem::take(&mut self.unused_atoms) {
-            self.remove_atom(atom);
-        }
+        self.remove_unused_atoms();
         self.flush_kinds();
         let after = mem::take(&mut self.members);
 
@@ -195,9 +211,9 @@ impl EbpfPlanner {
         new.chain(old).copied().collect()
     }
 
-    /// Adds a write that no packet meets yet.
+    /// Adds a write that no packet meets yet. New maps are written as a whole.
     pub(crate) fn write_prepared(&mut self, write: Write) {
-        if self.tables.apply(&write) {
+        if self.tables.apply(&write) && self.is_filled {
             self.prepare.push(write);
         }
     }
@@ -206,19 +222,28 @@ impl EbpfPlanner {
     fn replace(&mut self, program: &Program, epoch: u32) -> MapPlan {
         let config = Config { epoch, ..self.tables.config };
         let since = Seeds { since: self.since(), ..Seeds::default() };
-        let mut fresh = EbpfPlanner::with(config, since);
-        fresh.former = mem::take(&mut self.former);
-        fresh.change(program, &Delta::from(program));
-        fresh.seeds = Seeds::default();
-        fresh.is_filled = true;
-        let size = u32::try_from(fresh.tables.size()).unwrap_or(u32::MAX / 8);
-        fresh.capacity = (4 * size).next_power_of_two().max(MIN_CAPACITY);
-        *self = fresh;
+        let (former, open_tiers) = (mem::take(&mut self.former), mem::take(&mut self.open_tiers));
+        // The old state is gone before the new one needs memory.
+        *self = EbpfPlanner { former, open_tiers, ..EbpfPlanner::with(config, since) };
+        self.change(program, &Delta::from(program));
+        self.seeds = Seeds::default();
+        let size = u32::try_from(self.tables.size()).unwrap_or(u32::MAX / 8);
+        let capacity = (4 * size).min(size + MAX_SPARE);
+        self.finish(capacity.next_power_of_two().max(MIN_CAPACITY));
         MapPlan { steps: vec![MapStep::Replace(Box::new(self.tables.clone()), self.capacity)] }
     }
 
+    /// The tables hold a program, in maps of this capacity.
+    fn finish(&mut self, capacity: u32) {
+        self.is_filled = true;
+        self.capacity = capacity;
+        self.max_kept = self.classes.kept() + MAX_SPARE as usize;
+    }
+
     fn is_over_capacity(&self) -> bool {
-        self.is_full || self.tables.size() > self.capacity as usize
+        self.is_full
+            || self.tables.size() > self.capacity as usize
+            || self.classes.kept() > self.max_kept
     }
 }
 
@@ -235,7 +260,9 @@ impl Planner for EbpfPlanner {
     }
 
     fn plan(&mut self, program: &Program, delta: &Delta) -> MapPlan {
-        if !self.is_filled {
+        let has_rules = !self.is_filled || !delta.endpoints.is_empty();
+        let closes_others = has_rules && self.open_tiers.update(program);
+        if !self.is_filled || closes_others {
             return self.replace(program, self.tables.config.epoch.wrapping_add(1));
         }
         let plan = self.change(program, delta);
@@ -247,9 +274,12 @@ impl Planner for EbpfPlanner {
 
     fn replan(&mut self, program: &Program, installed: &Installed) -> MapPlan {
         let config = self.tables.config;
+        self.open_tiers.update(program);
+        let open_tiers = mem::take(&mut self.open_tiers);
         let Some(tables) = &installed.tables else {
             let former = mem::take(&mut self.former);
-            *self = EbpfPlanner { former, ..EbpfPlanner::with(config, Seeds::default()) };
+            *self =
+                EbpfPlanner { former, open_tiers, ..EbpfPlanner::with(config, Seeds::default()) };
             return self.replace(program, config.epoch.wrapping_add(1));
         };
         let same_settings =
@@ -258,15 +288,19 @@ impl Planner for EbpfPlanner {
         let config = Config { epoch: tables.config.epoch, ..config };
         let mut adopting = EbpfPlanner::with(config, Seeds::from_tables(tables));
         adopting.former = mem::take(&mut self.former);
+        adopting.open_tiers = open_tiers;
         adopting.change(program, &Delta::from(program));
-        adopting.capacity = installed.capacity;
+        adopting.finish(installed.capacity);
         if same_settings && installed.is_intact && adopting.is_in(tables) {
             adopting.tables = tables.clone();
-            adopting.is_filled = true;
             *self = adopting;
             return MapPlan::default();
         }
         *self = adopting;
         self.replace(program, config.epoch.wrapping_add(1))
+    }
+
+    fn shortfalls(&self) -> Vec<Shortfall> {
+        self.open_tiers.shortfalls().to_vec()
     }
 }

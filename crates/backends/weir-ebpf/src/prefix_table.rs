@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    ops::RangeInclusive,
 };
 
 use ipnet::IpNet;
@@ -31,9 +32,27 @@ fn boundaries(block: &Block) -> impl Iterator<Item = IpNet> {
     [block.net].into_iter().chain(block.except.iter().copied())
 }
 
-fn is_within(block: &Block, net: &IpNet) -> bool {
-    let contains = |outer: &IpNet| outer.contains(net);
-    contains(&block.net) && !block.except.iter().any(contains)
+/// The exceptions of a block that no other one contains, in order.
+fn outermost_exceptions(block: &Block) -> Vec<IpNet> {
+    let mut outermost: Vec<IpNet> = Vec::new();
+    for net in &block.except {
+        if !outermost.last().is_some_and(|last| last.contains(net)) {
+            outermost.push(*net);
+        }
+    }
+    outermost
+}
+
+/// Whether one of some networks, none of which contains another, contains a network. A block can have as
+/// many exceptions as the table has networks.
+fn any_contains(sorted: &[IpNet], net: &IpNet) -> bool {
+    let after = sorted.partition_point(|one| one <= net);
+    sorted[..after].last().is_some_and(|last| last.contains(net))
+}
+
+/// The networks that can be within a block: they are adjacent in the order of addresses and lengths.
+fn range_of(block: &Block) -> RangeInclusive<IpNet> {
+    block.net..=IpNet::from(block.net.broadcast())
 }
 
 impl PrefixTable {
@@ -69,8 +88,10 @@ impl PrefixTable {
                 prefix.owners += 1;
             }
         }
-        for (net, prefix) in &mut self.prefixes {
-            if is_within(block, net) && prefix.blocks.insert(atom) {
+        let exceptions = outermost_exceptions(block);
+        for (net, prefix) in self.prefixes.range_mut(range_of(block)) {
+            let is_within = block.net.contains(net) && !any_contains(&exceptions, net);
+            if is_within && prefix.blocks.insert(atom) {
                 changed.insert(*net);
             }
         }
@@ -80,7 +101,7 @@ impl PrefixTable {
     /// Removes a block. Returns the networks that are gone or have other blocks than before.
     pub(crate) fn remove(&mut self, atom: AtomId, block: &Block) -> BTreeSet<IpNet> {
         let mut changed = BTreeSet::new();
-        for (net, prefix) in &mut self.prefixes {
+        for (net, prefix) in self.prefixes.range_mut(range_of(block)) {
             if prefix.blocks.remove(&atom) {
                 changed.insert(*net);
             }
@@ -106,5 +127,36 @@ impl PrefixTable {
     /// The blocks of a network of the table; `None` if it is gone.
     pub(crate) fn blocks_of(&self, net: &IpNet) -> Option<&BTreeSet<AtomId>> {
         self.prefixes.get(net).map(|prefix| &prefix.blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_network_has_the_blocks_that_contain_it(
+            blocks in vec((0_u8..32, 27_u8..=32, vec((0_u8..32, 27_u8..=32), 0..6)), 1..8),
+        ) {
+            let net = |at, length| IpNet::new([10, 0, 0, at].into(), length).unwrap().trunc();
+            let (mut table, mut all) = (PrefixTable::default(), Vec::new());
+            for (atom, (at, length, except)) in (0..).zip(blocks) {
+                let block = net(at, length);
+                let except = except.into_iter().map(|(at, length)| net(at, length));
+                let block = Block::new(block, except.filter(|one| block.contains(one)));
+                table.add(atom, &block);
+                all.push((atom, block));
+            }
+            for (atom, block) in &all {
+                for (net, prefix) in &table.prefixes {
+                    let is_within = block.net.contains(net)
+                        && !block.except.iter().any(|one| one.contains(net));
+                    prop_assert_eq!(prefix.blocks.contains(atom), is_within, "{} in {}", net, block);
+                }
+            }
+        }
     }
 }

@@ -5,13 +5,19 @@ use std::fmt;
 use weir_datapath::{Mode, Planner};
 use weir_model::{Delta, IpFamily, Program};
 
-use crate::{EbpfPlanner, Tables, program};
+use crate::{
+    EbpfPlanner, Tables,
+    program::{self, Features, TickClock},
+};
 
 /// The content of the maps for a program, and the instructions that look it up.
 #[derive(Clone, Debug)]
 pub struct Rendered(Tables);
 
-/// The maps of an agent that starts with a program, and the programs for a kernel with conntrack.
+/// The printed programs are for a kernel with conntrack and 250 ticks in a second, as most have.
+const FEATURES: Features = Features { conntrack: true, clock: TickClock::with_rate(250) };
+
+/// The maps of an agent that starts with a program, and the programs.
 pub fn render(program: &Program) -> Rendered {
     let mut planner = EbpfPlanner::new(Mode::Enforce, [0; 16]);
     planner.plan(program, &Delta::from(program));
@@ -25,7 +31,7 @@ impl fmt::Display for Rendered {
         }
         for family in IpFamily::BOTH {
             writeln!(f, "\nprogram for {family}:")?;
-            let program = program::program(family, program::Features { conntrack: true });
+            let program = program::program(family, FEATURES);
             let mut slot = 0;
             for instruction in program {
                 writeln!(f, "{slot:5}: {instruction}")?;

@@ -53,14 +53,23 @@ impl TierRole {
     }
 }
 
+/// The ports and the action of all rules with one number.
 #[derive(Clone, Debug)]
-struct TierRule {
+pub(crate) struct TierRule {
     ports: Ports,
     action: TierAction,
     has_named_ports: bool,
 }
 
-/// The rules of one tier in order.
+impl TierRule {
+    /// The rule itself, and the elements of its ports in a list.
+    pub(crate) fn size(&self) -> usize {
+        let ranges = self.ports.list().into_iter().flat_map(|list| list.iter());
+        1 + ranges.map(|range| prefixes(0, *range).len()).sum::<usize>()
+    }
+}
+
+/// The rules of one tier by number.
 #[derive(Clone, Debug)]
 pub(crate) struct TierRules {
     role: TierRole,
@@ -76,6 +85,29 @@ pub(crate) fn tier_digest(role: TierRole, sections: &[Arc<Section>]) -> Digest {
     let rules = sections.iter().flat_map(|section| &section.rules);
     let rules: Vec<_> = rules.map(|rule| (&rule.peers, &rule.ports, rule.action)).collect();
     digest(&(role, rules))
+}
+
+/// Numbers rules in order. In a row with the same action, the order of rules does not matter: those with
+/// equal ports get one number. Returns the rules by number, and the peers of each with its number.
+pub(crate) fn number_rules(
+    role: TierRole,
+    sections: &[Arc<Section>],
+) -> (Vec<TierRule>, Vec<(&Peers, usize)>) {
+    let (mut rules, mut peers): (Vec<TierRule>, Vec<_>) = (Vec::new(), Vec::new());
+    let mut numbers: HashMap<(&Ports, bool), usize> = HashMap::new();
+    for rule in sections.iter().flat_map(|section| &section.rules) {
+        let (ports, action) = (&rule.ports, role.action(rule.action));
+        if rules.last().is_some_and(|last| last.action != action) {
+            numbers.clear();
+        }
+        let has_named_ports = matches!(rule.peers, Peers::PortSet(_));
+        let number = *numbers.entry((ports, has_named_ports)).or_insert_with(|| {
+            rules.push(TierRule { ports: ports.clone(), action, has_named_ports });
+            rules.len() - 1
+        });
+        peers.push((&rule.peers, number));
+    }
+    (rules, peers)
 }
 
 /// The actions of a tier about a kind, by port.
@@ -94,44 +126,53 @@ impl TierRules {
         sections: &[Arc<Section>],
         mut atom: impl FnMut(AtomKey) -> AtomId,
     ) -> Self {
-        let (rules, any) = (Vec::new(), Vec::new());
+        let (rules, peers) = number_rules(role, sections);
         let (by_atom, atoms) = (HashMap::new(), BTreeSet::new());
-        let mut tier = TierRules { role, rules, any, by_atom, atoms };
-        for rule in sections.iter().flat_map(|section| &section.rules) {
-            let number = tier.rules.len();
-            let key = match &rule.peers {
+        let mut tier = TierRules { role, rules, any: Vec::new(), by_atom, atoms };
+        for (peers, number) in peers {
+            let key = match peers {
                 Peers::Any => None,
                 Peers::Set(set) | Peers::PortSet(set) => Some(AtomKey::Set(set.clone())),
                 Peers::Block(block) => Some(AtomKey::Block(block.clone())),
             };
-            match key.map(&mut atom) {
-                None => tier.any.push(number),
+            let numbers = match key.map(&mut atom) {
+                None => &mut tier.any,
                 Some(atom) => {
-                    tier.by_atom.entry(atom).or_default().push(number);
                     tier.atoms.insert(atom);
+                    tier.by_atom.entry(atom).or_default()
                 }
+            };
+            if let Err(at) = numbers.binary_search(&number) {
+                numbers.insert(at, number);
             }
-            tier.rules.push(TierRule {
-                ports: rule.ports.clone(),
-                action: role.action(rule.action),
-                has_named_ports: matches!(rule.peers, Peers::PortSet(_)),
-            });
         }
         tier
     }
 
-    /// The actions about peers with a signature. For each port, the first matching rule decides.
-    pub(crate) fn decide(&self, signature: &Signature) -> PortActions {
-        let no_ports = Vec::new();
-        let mut matching: Vec<(usize, &Vec<(Protocol, u16)>)> =
-            self.any.iter().map(|number| (*number, &no_ports)).collect();
+    /// The numbers of the rules about peers with a signature, each with the named ports of the peers.
+    fn matching<'a>(&'a self, signature: &'a Signature) -> Vec<(usize, &'a [(Protocol, u16)])> {
+        let mut matching: Vec<(usize, &[(Protocol, u16)])> =
+            self.any.iter().map(|number| (*number, &[][..])).collect();
         for (atom, ports) in signature {
             let rules = self.by_atom.get(atom).into_iter().flatten();
-            matching.extend(rules.map(|number| (*number, ports)));
+            matching.extend(rules.map(|number| (*number, &ports[..])));
         }
         matching.sort_unstable_by_key(|(number, _)| *number);
+        matching.dedup_by(|next, last| next.0 == last.0 && !self.rules[next.0].has_named_ports);
+        matching
+    }
+
+    /// The numbers of the rules about peers with a signature: equal ones lead to equal actions. `None` if
+    /// the named ports of the peers matter, too.
+    pub(crate) fn numbers(&self, signature: &Signature) -> Option<Vec<usize>> {
+        let matching = self.matching(signature).into_iter();
+        matching.map(|(at, _)| (!self.rules[at].has_named_ports).then_some(at)).collect()
+    }
+
+    /// The actions about peers with a signature. For each port, the first matching rule decides.
+    pub(crate) fn decide(&self, signature: &Signature) -> PortActions {
         let mut open = Undecided::new();
-        for (number, named) in matching {
+        for (number, named) in self.matching(signature) {
             let rule = &self.rules[number];
             if rule.has_named_ports {
                 for (protocol, port) in named {

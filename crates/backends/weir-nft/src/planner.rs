@@ -132,7 +132,7 @@ impl Planner {
         for removed in self.objects.sweep() {
             self.forget_set(&removed);
         }
-        self.chains.sweep(&self.objects.table);
+        self.chains.sweep();
     }
 
     /// Updates the elements of pods. It adds new elements before it removes old ones, so that the

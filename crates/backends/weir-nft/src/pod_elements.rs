@@ -57,10 +57,12 @@ impl PodElements {
                 let chain = match &granted {
                     Some(_) => names::grants_chain(direction, family),
                     None => {
-                        let known = planner.chains.get(&endpoint.rules, direction, family);
+                        let rules_of = &endpoint.rules;
+                        let known =
+                            planner.chains.get(rules_of, direction, family, planner.table());
                         known.unwrap_or_else(|| {
                             let chain = chain::add(planner, program, rules, direction, family);
-                            planner.chains.put(&endpoint.rules, direction, family, &chain);
+                            planner.chains.put(rules_of, direction, family, &chain);
                             chain
                         })
                     }

@@ -10,13 +10,14 @@ use crate::NftTable;
 /// The chains that carry out the rules of pods, so that a pod with rules that another pod has needs
 /// no new ones.
 ///
-/// *Invariant*: the chains are in the table, because pods with the rules refer to them. Their names
-/// depend on the rules alone.
+/// *Invariant*: the names of chains depend on the rules alone, so a chain of the table under a known
+/// name carries out the rules. A known chain can have left the table, because the pods that referred
+/// to it have other addresses now, or equal rules elsewhere in memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleChains {
     /// By the address of the rules in memory. The rules stay in memory as long as the entry.
     by_rules: BTreeMap<usize, KnownRules>,
-    /// Rules that lost a pod or got a chain since the last `sweep`.
+    /// Rules that lost a pod since the last `sweep`.
     shrunk: BTreeSet<usize>,
 }
 
@@ -28,13 +29,16 @@ struct KnownRules {
 }
 
 impl RuleChains {
+    /// The chain of the rules, if it is in the table.
     pub(crate) fn get(
         &self,
         rules: &Arc<RuleSet>,
         direction: Direction,
         family: IpFamily,
+        table: &NftTable,
     ) -> Option<Name> {
-        self.by_rules.get(&address(rules))?.chains.get(&(direction, family)).cloned()
+        let chain = self.by_rules.get(&address(rules))?.chains.get(&(direction, family))?;
+        table.chains.contains_key(chain).then(|| chain.clone())
     }
 
     /// Records a chain of the rules.
@@ -46,7 +50,6 @@ impl RuleChains {
         chain: &Name,
     ) {
         self.known(rules).chains.insert((direction, family), chain.clone());
-        self.shrunk.insert(address(rules));
     }
 
     /// A pod has the rules.
@@ -60,12 +63,10 @@ impl RuleChains {
         self.shrunk.insert(address(rules));
     }
 
-    /// Forgets the rules that no pod has, and chains that are not in the table.
-    pub(crate) fn sweep(&mut self, table: &NftTable) {
+    /// Forgets the rules that no pod has.
+    pub(crate) fn sweep(&mut self) {
         for at in std::mem::take(&mut self.shrunk) {
-            let Some(known) = self.by_rules.get_mut(&at) else { continue };
-            known.chains.retain(|_, chain| table.chains.contains_key(chain));
-            if known.pods == 0 {
+            if self.by_rules.get(&at).is_some_and(|known| known.pods == 0) {
                 self.by_rules.remove(&at);
             }
         }
@@ -82,4 +83,23 @@ impl RuleChains {
 
 fn address(rules: &Arc<RuleSet>) -> usize {
     Arc::as_ptr(rules).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NftChain;
+
+    #[test]
+    fn a_chain_that_left_the_table_is_not_known() {
+        let (rules, chain) = (Arc::new(RuleSet::default()), Name::from("ingress4-rules"));
+        let mut chains = RuleChains::default();
+        chains.put(&rules, Direction::Ingress, IpFamily::V4, &chain);
+        chains.add_pod(&rules);
+        let mut table = NftTable::default();
+        table.chains.insert(chain.clone(), NftChain { hook: None, rules: Vec::new() });
+        let known = |table: &NftTable| chains.get(&rules, Direction::Ingress, IpFamily::V4, table);
+        assert_eq!(known(&table), Some(chain));
+        assert_eq!(known(&NftTable::default()), None);
+    }
 }

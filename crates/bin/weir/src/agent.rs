@@ -22,6 +22,7 @@ use crate::{
     listen::{self, Http},
     log::LogArgs,
     opflex, platform,
+    relay::RelayArgs,
 };
 
 /// The default address of the agent, for `weir drops` too.
@@ -60,6 +61,8 @@ pub(crate) struct AgentCommand {
     /// The context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+    #[command(flatten)]
+    relay: RelayArgs,
     /// The datapath: nftables, iptables, ebpf (experimental) or opflex on Linux, hcn on Windows
     #[arg(long, value_name = "NAME", value_enum, default_value_t = platform::DEFAULT, hide_possible_values = true)]
     datapath: DatapathKind,
@@ -320,8 +323,8 @@ impl AgentCommand {
             tracing::info!("removed {} files from {}", removed.len(), netpol_dir.display());
             return Ok(Exit::Yes);
         }
-        let Source::Kube(access) = self.source()? else {
-            let what = "`--datapath opflex` needs `--source kube`";
+        let Source::Kube(access, None) = self.source()? else {
+            let what = "`--datapath opflex` needs `--source kube` without relays";
             let hint = "use `--source kube`: the agent reads HostprotPols from the API server";
             return Err(Failure::new(what, hint).into());
         };
@@ -427,7 +430,12 @@ impl AgentCommand {
                 let hint = error.hint();
                 return Err(Failure::new(error, hint));
             }
-            return Ok(Source::Kube(access));
+            let relays = self.relay.options(self.node.as_deref().unwrap_or_default());
+            return Ok(Source::Kube(access, relays));
+        }
+        if self.relay.is_used() {
+            let what = "--relay needs `--source kube`, but the source is a folder";
+            return Err(Failure::new(what, "leave out --relay, or use `--source kube`"));
         }
         if self.kubeconfig.is_some() || self.context.is_some() {
             let what =

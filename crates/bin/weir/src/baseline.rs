@@ -9,11 +9,13 @@ use crate::failure::Failure;
 pub(crate) struct Baseline(BTreeSet<KnownFinding>);
 
 #[derive(Deserialize)]
+#[serde(expecting = "the output of `weir lint -o json`")]
 struct BaselineFile {
     findings: Vec<KnownFinding>,
 }
 
 #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(expecting = "a finding, as `weir lint -o json` prints it")]
 struct KnownFinding {
     code: String,
     file: String,

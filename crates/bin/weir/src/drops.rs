@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     exit::Exit,
     failure::Failure,
-    observe::{AgentLine, Agents, AgentsArgs, ClusterAgents, ObserveFilter, report_away},
+    observe::{AgentLine, Agents, AgentsArgs, ClusterAgents, ObserveFilter, print_message, remark},
     present::{self, Schema, Structured},
     status,
 };
@@ -36,7 +36,7 @@ use crate::{
     mut_arg("policy", |arg| arg.help(
         "Only drops that this policy decided: NAME or NAMESPACE/NAME"
     )),
-    after_help = "Examples:\n  weir drops\n  weir drops --follow\n  weir drops --all-nodes -n shop\n  weir drops -o json --agent 127.0.0.1:9640"
+    after_help = "Examples:\n  weir drops\n  weir drops --follow --verdict deny\n  weir drops --all-nodes -n shop\n  weir drops -o json --agent 127.0.0.1:9640"
 )]
 pub(crate) struct DropsCommand {
     /// Keep printing new drops until interrupted
@@ -44,10 +44,13 @@ pub(crate) struct DropsCommand {
     follow: bool,
     #[command(flatten)]
     filter: ObserveFilter,
+    /// Only packets with this verdict
+    #[arg(long, value_enum)]
+    verdict: Option<DropVerdict>,
     /// Print JSON as one object per line, for the command that asks all agents
     #[arg(long, hide = true)]
     lines: bool,
-    /// Print an empty line while nothing is dropped, for the command that asks all agents
+    /// Print an empty line while no such packet is dropped, for the command that asks all agents
     #[arg(long, hide = true, requires = "follow")]
     heartbeat: bool,
     #[command(flatten)]
@@ -63,6 +66,24 @@ enum DropsFormat {
     Text,
     /// For programs
     Json,
+}
+
+/// A verdict to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DropVerdict {
+    /// Packets that were dropped or rejected
+    Deny,
+    /// Packets that policies deny, and that passed because of audit mode
+    Audit,
+}
+
+impl DropVerdict {
+    fn as_str(self) -> &'static str {
+        match self {
+            DropVerdict::Deny => "deny",
+            DropVerdict::Audit => "audit",
+        }
+    }
 }
 
 /// The time that an agent may take to answer.
@@ -127,9 +148,6 @@ impl DropsCommand {
             Agents::Cluster(cluster) => return self.run_cluster(&cluster, out),
         };
         let mut page = agent.request(0, 0)?;
-        if let Some(why) = &page.drops_unavailable {
-            anstream::eprintln!("the agent cannot receive reports of dropped packets: {why}");
-        }
         if self.follow {
             // Unbuffered, and until the reader closes the pipe.
             return match agent.follow(page, &mut anstream::stdout().lock()) {
@@ -137,12 +155,15 @@ impl DropsCommand {
                 done => done,
             };
         }
+        if let Some(why) = &page.drops_unavailable {
+            print_message(&unavailable(why));
+        }
         while page.more && page.drops.len() < MAX_DROPS {
             let Page { drops, last, more, .. } = agent.request(page.last, 0)?;
             page.drops.extend(drops);
             (page.last, page.more) = (last, more);
         }
-        page.drops.retain(|drop| self.filter.shows_drop(drop));
+        page.drops.retain(|drop| self.shows(drop));
         match self.output {
             DropsFormat::Json if self.lines => self.write(&page.drops, out)?,
             DropsFormat::Json => {
@@ -150,7 +171,7 @@ impl DropsCommand {
             }
             DropsFormat::Text if page.drops.is_empty() && page.drops_unavailable.is_some() => (),
             DropsFormat::Text if page.drops.is_empty() => {
-                anstream::eprintln!("no packet was dropped since the agent started");
+                anstream::eprintln!("no such packet is among the drops that the agent keeps");
             }
             DropsFormat::Text => present::drops::write(out, &page.drops)?,
         }
@@ -160,7 +181,7 @@ impl DropsCommand {
     /// Shows the drops of all nodes.
     fn run_cluster(&self, cluster: &ClusterAgents, out: &mut dyn Write) -> anyhow::Result<Exit> {
         if self.follow {
-            let words = follow_words(&self.filter);
+            let words = follow_words(&self.filter, self.verdict);
             let out = &mut anstream::stdout().lock();
             let followed = cluster.follow(&words, |lines| {
                 let mut drops: Vec<Dropped> = lines.iter().filter_map(parse).collect();
@@ -173,20 +194,26 @@ impl DropsCommand {
                 done => done.map(|()| Exit::Yes),
             };
         }
-        let mut words = words(&self.filter);
+        let mut words = words(&self.filter, self.verdict);
         words.push("--lines".into());
         let mut drops = Vec::new();
-        let away = cluster.collect(&words, |line| {
+        let collected = cluster.collect(&words, |line| {
             drops.extend(parse(&line));
             Ok(())
         })?;
-        away.iter().for_each(report_away);
+        let messages = collected.messages();
+        messages.iter().for_each(|message| print_message(message));
         drops.sort_by(|one: &Dropped, other| one.time.cmp(&other.time));
         self.write(&drops, out)?;
-        if drops.is_empty() && self.output == DropsFormat::Text {
-            anstream::eprintln!("no such packet was dropped since the agents started");
+        if drops.is_empty() && messages.is_empty() && self.output == DropsFormat::Text {
+            anstream::eprintln!("no such packet is among the drops that the agents keep");
         }
         Ok(Exit::Yes)
+    }
+
+    fn shows(&self, drop: &Dropped) -> bool {
+        let verdict = if drop.passed { DropVerdict::Audit } else { DropVerdict::Deny };
+        self.verdict.is_none_or(|wanted| wanted == verdict) && self.filter.shows_drop(drop)
     }
 
     /// Writes drops as text, or as lines of JSON.
@@ -206,23 +233,37 @@ impl DropsCommand {
 }
 
 /// The command that prints the drops of one agent.
-fn words(filter: &ObserveFilter) -> Vec<String> {
+fn words(filter: &ObserveFilter, verdict: Option<DropVerdict>) -> Vec<String> {
     let mut words = ["drops", "--output=json"].map(str::to_owned).to_vec();
     words.extend(filter.arguments());
+    words.extend(verdict.map(|verdict| format!("--verdict={}", verdict.as_str())));
     words
 }
 
 /// The command that prints the drops of one agent as they happen.
-pub(crate) fn follow_words(filter: &ObserveFilter) -> Vec<String> {
-    let mut words = words(filter);
+pub(crate) fn follow_words(filter: &ObserveFilter, verdict: Option<DropVerdict>) -> Vec<String> {
+    let mut words = words(filter, verdict);
     words.extend(["--follow", "--heartbeat"].map(str::to_owned));
     words
 }
 
-/// Reads a line of an agent.
+/// Reads a line of an agent. Prints why it is not a drop; an empty line is none.
 pub(crate) fn parse(line: &AgentLine) -> Option<Dropped> {
-    let drop: Dropped = serde_json::from_str(&line.line).ok()?;
-    Some(Dropped { node: Some(line.node.clone()), ..drop })
+    if line.line.trim().is_empty() {
+        return None;
+    }
+    match serde_json::from_str::<Dropped>(&line.line) {
+        Ok(drop) => Some(Dropped { node: Some(line.node.clone()), ..drop }),
+        Err(error) => {
+            print_message(&remark(&line.node, &format!("not a drop: {error}")));
+            None
+        }
+    }
+}
+
+/// The reason of an agent without reports, as a sentence.
+pub(crate) fn unavailable(why: &str) -> String {
+    format!("the agent cannot receive reports of dropped packets: {why}")
 }
 
 /// The agent at an address.
@@ -233,17 +274,25 @@ struct AskedAgent<'a> {
 
 impl AskedAgent<'_> {
     fn follow(&self, mut page: Page, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let mut reason = None;
         loop {
+            if reason != page.drops_unavailable {
+                reason = page.drops_unavailable.take();
+                print_message(&match &reason {
+                    Some(why) => unavailable(why),
+                    None => "the agent receives reports of dropped packets now".to_owned(),
+                });
+            }
             if page.missed > 0 {
                 anstream::eprintln!(
                     "missed {} drops: the buffer of the agent was full",
                     page.missed
                 );
             }
+            page.drops.retain(|drop| self.command.shows(drop));
             if page.drops.is_empty() && self.command.heartbeat {
                 writeln!(out)?;
             }
-            page.drops.retain(|drop| self.command.filter.shows_drop(drop));
             self.command.write(&page.drops, out)?;
             out.flush()?;
             page = self.wait(page.last);

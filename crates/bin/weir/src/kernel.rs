@@ -31,7 +31,7 @@ pub(crate) fn enter() -> Result<(), Failure> {
 /// The same for eBPF programs, which need root.
 pub(crate) fn enter_with_bpf() -> Result<(), Failure> {
     weir_lab::enter_with_bpf().map_err(|error| {
-        let hint = "run it as root on Linux 6.4 or later, or use `--datapath nftables`, which needs neither";
+        let hint = "run it as root on Linux 6.6 or later, or use `--datapath nftables`, which needs neither";
         Failure::new(error, hint)
     })
 }

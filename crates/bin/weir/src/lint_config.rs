@@ -32,20 +32,20 @@ pub(crate) struct LintConfig {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the key `lint`")]
 struct ConfigFile {
     lint: LintSection,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the key `ignore`")]
 struct LintSection {
     #[serde(default)]
     ignore: Vec<EntryFields>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an entry with a reason, and a code, an object or a path")]
 struct EntryFields {
     code: Option<String>,
     object: Option<String>,

@@ -54,6 +54,7 @@ mod present;
 mod probe;
 mod probing;
 mod recommend;
+mod relay;
 mod render;
 mod source;
 mod status;
@@ -103,6 +104,7 @@ fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
         Command::Ui(ui) => ui.run(out),
         Command::Agent(agent) => agent.run(),
         Command::Controller(controller) => controller.run(),
+        Command::Relay(relay) => relay.run(),
         Command::Check(check) => check.run(out),
         Command::Install(install) => install.run(out),
         Command::Upgrade(upgrade) => upgrade.run(out),

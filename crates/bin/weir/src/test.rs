@@ -35,7 +35,7 @@ use crate::{
 ///
 /// With `--datapath nftables`, `iptables` or `ebpf`, weir builds the pods as network namespaces on
 /// this machine and tries real connections. This needs root or unprivileged user namespaces;
-/// `iptables` also needs its programs, and `ebpf` needs root and Linux 6.4.
+/// `iptables` also needs its programs, and `ebpf` needs root and Linux 6.6.
 ///
 /// With `--datapath hcn`, weir also evaluates the ACLs of Windows nodes, on any machine. A probe
 /// that they cannot express fails. With `--datapath opflex`, weir also evaluates the files for

@@ -27,7 +27,8 @@ use session::Session;
 /// flows and the dropped packets of the agents as they arrive. It then runs `weir flows` and `weir
 /// drops` in the pods of the agents, which needs `create` on pods/exec in their namespace.
 ///
-/// With --export, it writes the page with all of its data into a folder instead.
+/// With --export, it writes the page with all of its data into a folder instead. It reads standard
+/// input to its end first.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page\n  weir ui --live"
@@ -52,7 +53,8 @@ struct UiInput {
     clusters: ClustersArgs,
     #[command(flatten)]
     ingress: IngressArgs,
-    /// Observed flows: a file of `weir flows -o json`, or `-` for standard input
+    /// Observed flows: a file of `weir flows -o json`, or `-` for standard input. The policies come from
+    /// manifests or the cluster
     #[arg(long, value_name = "PATH")]
     flows: Option<PathBuf>,
     /// Show the flows and the dropped packets of all agents of the cluster as they arrive
@@ -66,9 +68,19 @@ struct UiInput {
     agent_namespace: String,
 }
 
+/// What happens to the page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A server shows it, and flows can follow.
+    Serve,
+    /// It is written once, with all flows.
+    Export,
+}
+
 impl UiCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let session = Session::load(self.input.clone())?;
+        let purpose = if self.export.is_some() { Purpose::Export } else { Purpose::Serve };
+        let session = Session::load(self.input.clone(), purpose)?;
         if let Some(folder) = &self.export {
             weir_web::export(folder, &session, &session.page().requests())?;
             writeln!(out, "{}", folder.join("index.html").display())?;

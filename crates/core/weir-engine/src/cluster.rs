@@ -65,7 +65,9 @@ impl Cluster {
         let local = owns_addresses && self.locality.covers(pod.node.as_ref());
         let id = pods.insert(pod, &InternedParts { namespace, node, local });
         if let Some(node) = node {
-            pods.get(id).node_addresses().for_each(|address| nodes.add_pod_address(node, address));
+            for address in pods.node_addresses(id) {
+                nodes.add_pod_address(node, address);
+            }
         }
         if owns_addresses {
             let mut pairs: SmallVec<[PairId; 16]> = SmallVec::new();
@@ -85,10 +87,12 @@ impl Cluster {
     /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, id: PodIndex) {
         let Cluster { labels, namespaces, pods, nodes, .. } = self;
-        let RemovedPod { entry: pod, unused_pairs } = pods.remove(id);
+        let RemovedPod { entry: pod, node_addresses, unused_pairs } = pods.remove(id);
         unused_pairs.into_iter().skip(1).for_each(|pair| labels.release(pair));
         if let Some(node) = pod.node() {
-            pod.node_addresses().for_each(|address| nodes.remove_pod_address(node, address));
+            for address in node_addresses {
+                nodes.remove_pod_address(node, address);
+            }
             nodes.release(node);
         }
         if pod.local
@@ -107,14 +111,15 @@ impl Cluster {
         let pod = self.pods.get(id);
         let addresses =
             if given.host_network { given.node_addresses() } else { given.own_addresses() };
+        let known_addresses = self.pods.addresses(id);
         pod.host_network == given.host_network
             && self.pods.claim(id) == given.claim
             && pod.node().map(|node| self.nodes.name(node)) == given.node.as_ref()
             && self.pods.workload(id) == given.owner.as_ref()
-            && pod.addresses().len() == addresses.len()
-            && addresses.iter().all(|address| pod.addresses().contains(*address))
+            && known_addresses.len() == addresses.len()
+            && addresses.iter().all(|address| known_addresses.contains(address))
             && same_ports(self.pods.ports(id), &given.ports)
-            && (pod.own_addresses().next().is_none() || self.has_labels(id, &given.labels))
+            && (self.pods.own_addresses(id).is_empty() || self.has_labels(id, &given.labels))
     }
 
     fn has_labels(&self, id: PodIndex, given: &Labels) -> bool {
@@ -141,13 +146,13 @@ impl Cluster {
     /// The addresses that only this pod holds.
     pub(crate) fn owned(&self, id: PodIndex) -> impl Iterator<Item = IpAddr> + '_ {
         let is_only = move |address: &IpAddr| self.pods.holders(*address).eq([id]);
-        self.pods.get(id).own_addresses().filter(is_only)
+        self.pods.own_addresses(id).into_iter().filter(is_only)
     }
 
     /// The pods that hold an address together with this pod.
     pub(crate) fn rivals(&self, id: PodIndex) -> impl Iterator<Item = PodIndex> + '_ {
         let shared = move |address: &IpAddr| self.pods.holders(*address).any(|other| other == id);
-        let addresses = self.pods.get(id).own_addresses().filter(shared);
+        let addresses = self.pods.own_addresses(id).into_iter().filter(shared);
         addresses.flat_map(|address| self.pods.holders(address)).filter(move |other| *other != id)
     }
 

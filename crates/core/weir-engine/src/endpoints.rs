@@ -206,7 +206,8 @@ impl Endpoints {
         let stands_for = |address: &_| cluster.owner(*address) == Some(pod);
         let entry = cluster.pods.get(pod);
         // They are sorted.
-        let addresses: Vec<_> = entry.own_addresses().filter(stands_for).collect();
+        let addresses: Vec<_> =
+            cluster.pods.own_addresses(pod).into_iter().filter(stands_for).collect();
         if addresses.is_empty() {
             return None;
         }

@@ -164,16 +164,18 @@ impl Engine {
 
     fn replace_pod(&mut self, known: Option<PodIndex>, given: Option<&Pod>) {
         let Engine { cluster, layers } = self;
-        let known_pod = known.map(|known| cluster.pods.get(known));
         let own_given = given.map(Pod::own_addresses).unwrap_or_default();
-        let own = union(own_given, known_pod.iter().flat_map(|pod| pod.own_addresses()));
+        let own = union(own_given, known.iter().flat_map(|pod| cluster.pods.own_addresses(*pod)));
         let shared_given = given.map(Pod::node_addresses).unwrap_or_default();
-        let shared = union(shared_given, known_pod.iter().flat_map(|pod| pod.node_addresses()));
+        let shared =
+            union(shared_given, known.iter().flat_map(|pod| cluster.pods.node_addresses(*pod)));
         // Keep the nodes alive during the change, so that they can be queried before and after it.
         let mut nodes: SmallVec<[NodeId; 2]> = SmallVec::new();
         if !shared.is_empty() {
             let names = [
-                known_pod.and_then(|pod| pod.node()).map(|node| cluster.nodes.name(node).clone()),
+                known
+                    .and_then(|pod| cluster.pods.get(pod).node())
+                    .map(|node| cluster.nodes.name(node).clone()),
                 given.and_then(|pod| pod.node.clone()),
             ];
             nodes.extend(names.iter().flatten().map(|name| cluster.nodes.acquire(name)));

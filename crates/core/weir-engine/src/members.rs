@@ -295,7 +295,7 @@ impl Sets {
         let (mut found, mut contested) = (BTreeSet::new(), Memberships::new());
         let mut of_pod = Memberships::new();
         for pod in pods {
-            for address in cluster.pods.get(pod).own_addresses() {
+            for address in cluster.pods.own_addresses(pod) {
                 let mut holders = cluster.pods.holders(address);
                 if !holders.clone().any(|holder| holder == pod) {
                     continue;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use weir_model::{Claim, Name, NameStore, NamedPort, PackedName, Pod, PodOwner};
 
 use crate::{
-    addresses::Addresses,
+    addresses::{AddressList, AddressLists, Addresses},
     interner::Interner,
     labels::PairId,
     namespaces::NamespaceId,
@@ -26,6 +26,7 @@ pub(crate) type PortNames = Option<Arc<[NamedPort]>>;
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     table: Slab<PodEntry>,
+    addresses: AddressLists,
     names: NameStore,
     by_name: HashTable<PodIndex>,
     hasher: DefaultHashBuilder,
@@ -82,26 +83,6 @@ impl OptionalId {
 }
 
 impl PodEntry {
-    /// The addresses that the pod owns.
-    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> + Clone + '_ {
-        self.addresses.iter().filter(|_| !self.host_network)
-    }
-
-    /// The addresses that the pod shares with its node.
-    pub(crate) fn node_addresses(&self) -> impl Iterator<Item = IpAddr> + Clone + '_ {
-        self.addresses.iter().filter(|_| self.host_network)
-    }
-
-    /// Whether the pod owns an address.
-    fn owns(&self, address: IpAddr) -> bool {
-        !self.host_network && self.addresses.contains(address)
-    }
-
-    /// The addresses that the pod owns, or shares with its node.
-    pub(crate) fn addresses(&self) -> &Addresses {
-        &self.addresses
-    }
-
     /// The node it runs on.
     pub(crate) fn node(&self) -> Option<NodeId> {
         self.node.get()
@@ -124,6 +105,8 @@ pub(crate) struct InternedParts {
 #[derive(Debug)]
 pub(crate) struct RemovedPod {
     pub(crate) entry: PodEntry,
+    /// The addresses that it shared with its node.
+    pub(crate) node_addresses: AddressList,
     /// The labels of its profile, if it was the last pod of it. The first one is the pseudo label of
     /// its namespace.
     pub(crate) unused_pairs: SmallVec<[PairId; 16]>,
@@ -156,7 +139,7 @@ impl Pods {
             namespace,
             name,
             node: node.into(),
-            addresses: Addresses::new(given),
+            addresses: self.addresses.insert(given),
             ports: ports.into(),
             workload: workload.into(),
             profile: None.into(),
@@ -172,8 +155,9 @@ impl Pods {
         self.by_name.insert_unique(hasher.hash_one((namespace, name)), id, |id| {
             hasher.hash_one((table[*id].namespace, table[*id].name))
         });
-        for address in table[id].own_addresses() {
-            self.owners.insert(address, id, |other| table[other].owns(address));
+        for address in self.own_addresses(id) {
+            let (table, addresses) = (&self.table, &self.addresses);
+            self.owners.insert(address, id, |other| owns(table, addresses, other, address));
         }
         id
     }
@@ -187,15 +171,17 @@ impl Pods {
     }
 
     pub(crate) fn remove(&mut self, id: PodIndex) -> RemovedPod {
+        let (own_addresses, node_addresses) = (self.own_addresses(id), self.node_addresses(id));
         let entry = self.table.remove(id);
         let hash = self.hasher.hash_one((entry.namespace, entry.name));
         if let Ok(entry) = self.by_name.find_entry(hash, |other| *other == id) {
             entry.remove();
         }
-        let table = &self.table;
-        for address in entry.own_addresses() {
-            self.owners.remove(address, id, |other| table[other].owns(address));
+        for address in own_addresses {
+            let (table, addresses) = (&self.table, &self.addresses);
+            self.owners.remove(address, id, |other| owns(table, addresses, other, address));
         }
+        self.addresses.remove(entry.addresses);
         self.attachments.remove(&id);
         self.names.remove(entry.name);
         entry.ports.get().into_iter().for_each(|ports| self.port_lists.release(ports));
@@ -206,7 +192,7 @@ impl Pods {
             moved.into_iter().for_each(|moved| self.table[moved].position = slot.position);
             unused_pairs = unused;
         }
-        RemovedPod { entry, unused_pairs }
+        RemovedPod { entry, node_addresses, unused_pairs }
     }
 
     pub(crate) fn get(&self, id: PodIndex) -> &PodEntry {
@@ -216,6 +202,21 @@ impl Pods {
     /// The name of a pod in its namespace.
     pub(crate) fn name(&self, id: PodIndex) -> Name {
         self.names.text(self.table[id].name)
+    }
+
+    /// The addresses that a pod owns.
+    pub(crate) fn own_addresses(&self, id: PodIndex) -> AddressList {
+        if self.table[id].host_network { AddressList::new() } else { self.addresses(id) }
+    }
+
+    /// The addresses that a pod shares with its node.
+    pub(crate) fn node_addresses(&self, id: PodIndex) -> AddressList {
+        if self.table[id].host_network { self.addresses(id) } else { AddressList::new() }
+    }
+
+    /// The addresses that a pod owns, or shares with its node.
+    pub(crate) fn addresses(&self, id: PodIndex) -> AddressList {
+        self.addresses.get(self.table[id].addresses)
     }
 
     /// The labels of a pod that owns addresses; the first one is the pseudo label of its namespace.
@@ -264,7 +265,7 @@ impl Pods {
 
     /// The pods that claim an address.
     pub(crate) fn claimants(&self, address: IpAddr) -> Claimants {
-        self.owners.claimants(address, |id| self.table[id].owns(address))
+        self.owners.claimants(address, |id| owns(&self.table, &self.addresses, id, address))
     }
 
     /// The pods that hold an address: those with the strongest claim to it. A claim of a local pod
@@ -306,6 +307,7 @@ impl Pods {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
+            && self.addresses.is_empty()
             && self.port_lists.is_empty()
             && self.workloads.is_empty()
             && self.names.is_empty()
@@ -314,12 +316,18 @@ impl Pods {
     }
 }
 
+/// Whether a pod owns an address.
+fn owns(table: &Slab<PodEntry>, addresses: &AddressLists, id: PodIndex, address: IpAddr) -> bool {
+    let pod = &table[id];
+    !pod.host_network && addresses.contains(pod.addresses, address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_record_of_a_pod_is_small() {
-        assert_eq!(size_of::<Option<PodEntry>>(), 56);
+        assert_eq!(size_of::<Option<PodEntry>>(), 44);
     }
 }

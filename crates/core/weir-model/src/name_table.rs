@@ -2,14 +2,15 @@ use std::{collections::HashSet, sync::Arc};
 
 use crate::Name;
 
-/// The table is not searched for unused names below this size.
-const MIN_LIMIT: usize = 4096;
+/// The table is not searched for strings to remove below this size.
+const MIN_LIMIT: usize = 1024;
 
-/// Interned strings, which many objects share. The table removes strings that no object uses.
+/// Interned strings, which many objects share. The table removes strings that at most one object
+/// uses: an entry for each of them would cost more than a second copy of a few.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     known: HashSet<Name>,
-    /// The size at which unused strings are removed.
+    /// The size at which strings are removed.
     limit: usize,
 }
 
@@ -20,8 +21,9 @@ impl NameTable {
             return known.clone();
         }
         if self.known.len() >= self.limit {
-            // Remove unused strings before they outnumber the used ones.
-            self.known.retain(|name| Arc::strong_count(name) > 1);
+            // Remove these strings before they outnumber the shared ones. One reference is that of
+            // the table.
+            self.known.retain(|name| Arc::strong_count(name) > 2);
             self.limit = self.known.len().saturating_mul(2).max(MIN_LIMIT);
         }
         let name = Name::from(text);
@@ -35,14 +37,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_stored_once_and_only_while_they_are_used() {
+    fn strings_are_stored_once_while_several_objects_use_them() {
         let mut names = NameTable::default();
         let [one, other] = ["web", "web"].map(|text| names.intern(text));
         assert!(Arc::ptr_eq(&one, &other));
-        for number in 0..10 * MIN_LIMIT {
-            names.intern(&number.to_string());
-        }
+        let single = names.intern("db");
+        let unique: Vec<Name> =
+            (0..10 * MIN_LIMIT).map(|number| names.intern(&number.to_string())).collect();
         assert!(names.known.len() <= MIN_LIMIT, "{}", names.known.len());
-        assert!(Arc::ptr_eq(&one, &names.intern("web")), "this name is still in use");
+        assert!(Arc::ptr_eq(&one, &names.intern("web")), "several objects use this string");
+        assert!(!Arc::ptr_eq(&single, &names.intern("db")), "one object uses this string");
+        drop(unique);
     }
 }

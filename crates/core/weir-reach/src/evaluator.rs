@@ -196,12 +196,23 @@ fn representatives<'p, 'a>(
     to: &'p EndClass<'a>,
 ) -> Option<(&'p EndMember<'a>, &'p EndMember<'a>)> {
     let pairs = from.members.iter().flat_map(|f| to.members.iter().map(move |t| (f, t)));
-    pairs.into_iter().find(|(from, to)| match (from.end, to.end) {
+    let mut connections = pairs.filter(|(from, to)| match (from.end, to.end) {
         (ReachEnd::Pod(from), ReachEnd::Pod(to)) => !is_one_pod(from, to),
         (ReachEnd::Pod(_), ReachEnd::Outside(_)) => true,
         (ReachEnd::Outside(_), ReachEnd::Pod(_)) => from.node.is_none() || from.node != to.node,
         (ReachEnd::Outside(_), ReachEnd::Outside(_)) => false,
-    })
+    });
+    // Rules exempt an address and itself, so two pods that claim one address do not stand for others.
+    let first = connections.next()?;
+    if !share_an_address(first.0, first.1) {
+        return Some(first);
+    }
+    Some(connections.find(|(from, to)| !share_an_address(from, to)).unwrap_or(first))
+}
+
+fn share_an_address(one: &EndMember<'_>, other: &EndMember<'_>) -> bool {
+    let pairs = one.addresses.iter().flatten().zip(other.addresses.iter().flatten());
+    pairs.into_iter().any(|(one, other)| one.is_some() && one == other)
 }
 
 /// Equality that compares the names first: most pairs of pods share a namespace.

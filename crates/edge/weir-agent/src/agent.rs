@@ -43,8 +43,13 @@ pub(crate) use names::WatchDns;
 pub(crate) use plugins::Plugins;
 use suspects::Suspects;
 
-/// The minimum time between two transactions. Changes that arrive meanwhile share the next one.
-const BATCH_WINDOW: Duration = Duration::from_millis(10);
+/// The shortest and the longest pause between two transactions. Changes that arrive meanwhile share
+/// the next one.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after a transaction, as a multiple of the time that it took: so many transactions cost
+/// at most a tenth of a core.
+const PAUSE_FACTOR: u32 = 10;
 /// The delay after the first failed transaction.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest delay after failed transactions.
@@ -257,7 +262,7 @@ impl<D: Datapath> Agent<D> {
         if self.input.changes.is_empty() {
             Duration::ZERO
         } else {
-            self.due.apply.saturating_duration_since(now).min(BATCH_WINDOW)
+            self.due.apply.saturating_duration_since(now).min(LONGEST_PAUSE)
         }
     }
 
@@ -283,6 +288,7 @@ impl<D: Datapath> Agent<D> {
             policy_versions,
             findings,
             unread,
+            server,
             in_sync,
             is_partial,
             more_expected: _,
@@ -299,6 +305,7 @@ impl<D: Datapath> Agent<D> {
             |finding: &Finding| finding.code != UNRESOLVED_NAME || !self.names.is_watching();
         let findings = findings.into_iter().filter(is_current).collect();
         self.reporter.set_findings(findings, unread);
+        self.reporter.set_server(server);
         let changed = if in_sync {
             self.input.set_complete()
         } else if is_partial && !self.input.is_decided() {
@@ -369,7 +376,7 @@ impl<D: Datapath> Agent<D> {
         self.applies.last = Some(error.clone().map_or(Ok(()), Err));
         let retry_in = retry_delay(attempts);
         let is_success = error.is_none();
-        self.due.apply = end + if is_success { BATCH_WINDOW } else { retry_in };
+        self.due.apply = end + if is_success { pause_after(took) } else { retry_in };
         self.reporter.applied(Attempt {
             outcome,
             took,
@@ -429,6 +436,11 @@ fn allow_partial<D: Datapath>(ledger: &mut Ledger<D>) -> bool {
         tracing::warn!("cannot read the installed rules: {}", error.with_causes());
         false
     })
+}
+
+/// How long to gather changes after a transaction that took this long.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(PAUSE_FACTOR).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
 /// How long to wait after this many failures in a row.

@@ -22,6 +22,9 @@ pub(crate) const MAX_WAITING: usize = 32;
 /// The longest time that a request waits, in seconds.
 const MAX_WAIT_SECONDS: u64 = 30;
 
+/// The response to a liveness probe of an agent that works.
+const ALIVE: (StatusCode, &str) = (StatusCode::OK, "ok\n");
+
 /// The paths that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
@@ -48,9 +51,15 @@ pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
     router.with_state(report)
 }
 
+/// The router of an agent that waits: it works, and is not ready for this reason.
+pub(crate) fn waiting_router(reason: String) -> Router {
+    let readyz = move || std::future::ready(weir_runtime::http::readiness(&[reason]));
+    Router::new().route("/healthz", get(async || ALIVE)).route("/readyz", get(readyz))
+}
+
 async fn healthz(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {
     if report.is_alive() {
-        (StatusCode::OK, "ok\n")
+        ALIVE
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "the agent's loop hangs\n")
     }

@@ -162,6 +162,9 @@ pub(crate) struct StagedStatus {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SourceStatus {
     pub(crate) path: String,
+    /// The relay or the API server that it is read from, if there are relays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<String>,
     pub(crate) in_sync: bool,
     /// The time since when it is in sync.
     pub(crate) since: Option<String>,
@@ -270,6 +273,7 @@ impl AgentReport {
             started: rfc3339(SystemTime::now()),
             source: SourceStatus {
                 path: options.source.to_string(),
+                server: None,
                 in_sync: false,
                 since: None,
                 objection: None,

@@ -140,6 +140,13 @@ impl Reporter {
         self.report.beat();
     }
 
+    /// The server that the source is read from.
+    pub(crate) fn set_server(&self, server: Option<Name>) {
+        if let Some(server) = server {
+            self.report.status().source.server = Some(server.to_string());
+        }
+    }
+
     /// The source reached this state.
     pub(crate) fn set_sync(&self, state: &SourceState) {
         let mut status = self.report.status();

@@ -29,7 +29,7 @@ use crate::{
     agent::{Agent, Plugins},
     cni::{self, PluginSocket},
     flows::{self, FlowExport, OtlpCollector},
-    http::Offer,
+    http::{Offer, waiting_router},
     lock::{Lock, LockError},
     report::AgentReport,
     reporter::Reporter,
@@ -211,7 +211,7 @@ pub fn run<D: Datapath>(
     datapath: D,
     reports: MachineReports,
 ) -> Result<(), AgentError> {
-    if await_lock()? == Waited::Stopped {
+    if await_lock(options.http)? == Waited::Stopped {
         return Ok(());
     }
     let addresses = [(options.http, Offer::Everything), (options.metrics, Offer::Metrics)];
@@ -323,7 +323,7 @@ pub(crate) fn unlocked_once<D: Datapath>(
 ) -> Result<Vec<String>, AgentError> {
     let (sender, events) = mpsc::channel();
     let send = move |event| sender.send(event).is_ok();
-    let _watch = options.source.watch(send).map_err(AgentError::Start)?;
+    let _watch = options.source.watch_once(send).map_err(AgentError::Start)?;
     let report = Arc::new(AgentReport::new(options));
     let reporter = Reporter::new(options, report.clone(), None);
     // Without the CNI plugin's socket, this process cannot know which pods are attached.
@@ -370,16 +370,23 @@ enum Waited {
 
 /// Takes the lock. On Linux it waits until another agent has ended: the container of an agent can be
 /// replaced while its process still runs. The wait ends with a signal to stop.
-fn await_lock() -> Result<Waited, AgentError> {
-    match lock() {
+///
+/// After the first interval it answers probes at its address, unless the other agent uses that: an
+/// agent listens within this time after it took the lock. The address is free again when this
+/// function returns.
+fn await_lock(http: Option<SocketAddr>) -> Result<Waited, AgentError> {
+    let reason = match lock() {
         Err(AgentError::Lock(error @ LockError::Taken)) if cfg!(target_os = "linux") => {
-            tracing::warn!("{error}; waiting for its end. {}", hints::TAKEN);
+            error.to_string()
         }
         result => return result.map(|()| Waited::Locked),
-    }
+    };
+    tracing::warn!("{reason}; waiting for its end. {}", hints::TAKEN);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(AgentError::Start)?.block_on(async {
+    let runtime = runtime.map_err(AgentError::Start)?;
+    runtime.block_on(async {
         let mut signals = Signals::stop().map_err(AgentError::Start)?;
+        let mut address = http;
         loop {
             let wait = tokio::time::timeout(LOCK_INTERVAL, signals.next());
             if wait.await.is_ok() {
@@ -388,6 +395,10 @@ fn await_lock() -> Result<Waited, AgentError> {
             match lock() {
                 Err(AgentError::Lock(LockError::Taken)) => (),
                 result => return result.map(|()| Waited::Locked),
+            }
+            if let Some(listener) = address.take().and_then(|address| bind(address).ok()) {
+                let router = waiting_router(reason.clone());
+                runtime.spawn(weir_runtime::http::serve(listener, router));
             }
         }
     })

@@ -1,7 +1,8 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 use weir_kube::{
-    Access, ClusterKinds, ClusterWatch, NodeReporter, PodClient, Recorder, RetryPolicy,
+    Access, ClusterKinds, ClusterWatch, NodeReporter, PodClient, Recorder, RelayOptions,
+    RetryPolicy,
 };
 use weir_model::Pod;
 use weir_runtime::SourceEvent;
@@ -16,8 +17,8 @@ const COMPONENT: &str = "weir-agent";
 pub enum Source {
     /// A folder of manifests.
     Folder(PathBuf),
-    /// The API server of a cluster.
-    Kube(Access),
+    /// The API server of a cluster, and the relays that spare it.
+    Kube(Access, Option<RelayOptions>),
 }
 
 /// A source that is being watched, until this is dropped.
@@ -34,13 +35,30 @@ impl Source {
         &self,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<SourceWatch> {
+        self.watch_with(RetryPolicy::default(), send)
+    }
+
+    /// The same for a process that ends when it has seen everything.
+    pub(crate) fn watch_once(
+        &self,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
+    ) -> io::Result<SourceWatch> {
+        self.watch_with(RetryPolicy::default().for_one_list(), send)
+    }
+
+    fn watch_with(
+        &self,
+        policy: RetryPolicy,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
+    ) -> io::Result<SourceWatch> {
         match self {
             Source::Folder(path) => {
                 weir_source::FolderWatch::start(path, send).map(SourceWatch::Folder)
             }
-            Source::Kube(access) => {
-                let (access, kinds) = (access.clone(), ClusterKinds::Policies);
-                ClusterWatch::start(access, RetryPolicy::default(), kinds, send)
+            Source::Kube(access, relays) => {
+                let (access, relays) = (access.clone(), relays.clone());
+                let kinds = ClusterKinds::Policies;
+                ClusterWatch::start_with_relays(access, policy, kinds, relays, send)
                     .map(SourceWatch::Kube)
             }
         }
@@ -48,10 +66,13 @@ impl Source {
 
     /// Reads single pods directly, for when the watch lags behind, if the source has another way to
     /// them.
+    ///
+    /// With relays there is none: a pod must not count before the policies that select it have
+    /// arrived, and a relay sends both together.
     pub(crate) fn reader(&self) -> io::Result<Option<Box<dyn PodReader>>> {
         match self {
-            Source::Folder(_) => Ok(None),
-            Source::Kube(access) => Ok(Some(Box::new(PodClient::new(access.clone())?))),
+            Source::Folder(_) | Source::Kube(_, Some(_)) => Ok(None),
+            Source::Kube(access, None) => Ok(Some(Box::new(PodClient::new(access.clone())?))),
         }
     }
 
@@ -59,7 +80,7 @@ impl Source {
     pub(crate) fn events(&self, node: &str) -> io::Result<Option<Recorder>> {
         match self {
             Source::Folder(_) => Ok(None),
-            Source::Kube(access) => Recorder::start(access.clone(), COMPONENT, node).map(Some),
+            Source::Kube(access, _) => Recorder::start(access.clone(), COMPONENT, node).map(Some),
         }
     }
 
@@ -67,7 +88,7 @@ impl Source {
     pub(crate) fn node_reports(&self, namespace: &str) -> io::Result<Option<NodeReporter>> {
         match self {
             Source::Folder(_) => Ok(None),
-            Source::Kube(access) => NodeReporter::start(access.clone(), namespace).map(Some),
+            Source::Kube(access, _) => NodeReporter::start(access.clone(), namespace).map(Some),
         }
     }
 
@@ -77,7 +98,7 @@ impl Source {
             Source::Folder(_) => {
                 "correct the files, or name another folder with `--source`; the installed rules stay in force meanwhile"
             }
-            Source::Kube(_) => {
+            Source::Kube(..) => {
                 "check --kubeconfig and --context, or the pod's service account and its permissions; the installed rules stay in force meanwhile"
             }
         }
@@ -88,7 +109,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Folder(path) => path.display().fmt(f),
-            Source::Kube(_) => f.write_str("the cluster"),
+            Source::Kube(..) => f.write_str("the cluster"),
         }
     }
 }

@@ -221,7 +221,8 @@ pub struct Sampling {
     /// Where the observations come from.
     pub source: SamplingSource,
     /// Whether all connections since the start of the agent are counted. The table of eBPF programs
-    /// shows a connection that uses the ports of an earlier one again as the same connection.
+    /// shows a connection that uses the ports of an earlier one again as the same connection. A flow
+    /// that made room for others and returns counts only the connections since then.
     pub complete: bool,
     /// The most observations per second of one source address. Absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

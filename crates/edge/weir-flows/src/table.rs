@@ -149,6 +149,8 @@ struct Slot {
     last: u64,
     connections: u64,
     traffic: Option<Traffic>,
+    /// Whether earlier connections may be missing: the flow may have made room for another one.
+    is_partial: bool,
     decision: Arc<Decision>,
     /// The version of the rules that made the decision.
     rules: u64,
@@ -316,7 +318,7 @@ impl FlowTable {
             },
             FlowVerdict::Allow | FlowVerdict::Audit => Sampling {
                 source: complete.source,
-                complete: complete.connections,
+                complete: complete.connections && !slot.is_partial,
                 limit_per_second: None,
             },
         };
@@ -380,6 +382,7 @@ impl FlowTable {
             last: observed.time,
             connections: 0,
             traffic: None,
+            is_partial: self.evicted > 0,
             decision: Arc::default(),
             rules: u64::MAX,
             number: 0,

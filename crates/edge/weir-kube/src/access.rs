@@ -67,8 +67,9 @@ impl Access {
         runtime.block_on(self.config()).map(|_| ())
     }
 
-    /// Connects. The client has no request timeout, because a watch stays open for minutes.
-    pub(crate) async fn client(&self) -> Result<Client, ApiError> {
+    /// Connects. The client has no request timeout, because a watch stays open for minutes. Also
+    /// returns the server, as errors name it.
+    pub(crate) async fn client(&self) -> Result<(Client, Arc<str>), ApiError> {
         let (mut config, context) = self.config().await?;
         trim_token(&mut config);
         if config.accept_invalid_certs {
@@ -82,11 +83,12 @@ impl Access {
             });
         }
         let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
-        let server = match context {
-            Some(context) => format!("{} (context {context})", config.cluster_url),
-            None => config.cluster_url.to_string(),
+        let server: Arc<str> = match context {
+            Some(context) => format!("{} (context {context})", config.cluster_url).into(),
+            None => config.cluster_url.to_string().into(),
         };
-        client::build(config, server).map_err(|error| ApiError::from_client(error, plugin))
+        let client = client::build(config, server.clone());
+        Ok((client.map_err(|error| ApiError::from_client(error, plugin))?, server))
     }
 
     /// The configuration of a client, and the context that it is from.

@@ -101,7 +101,8 @@ impl AdminClient {
                 tasks.spawn(async move {
                     let run = client.request("create", "pods/exec", |client| run(client, command));
                     let answer = timeout(EXEC_TIMEOUT, run).await;
-                    (at, answer.unwrap_or_else(|_| Err(ApiError::timed_out(EXEC_TIMEOUT))))
+                    let late = |_| Err(client.locate(ApiError::timed_out(EXEC_TIMEOUT)));
+                    (at, answer.unwrap_or_else(late))
                 });
             }
             let mut done = tasks.join_all().await;

@@ -2,7 +2,7 @@ use std::{
     fmt,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hyper_timeout::TimeoutConnector;
@@ -25,6 +25,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 /// How long a request may take, unless it is a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an API server counts as one that does not send lists as events.
+const STREAM_RETRY: Duration = Duration::from_secs(60 * 60);
 
 /// The client for one API server. All clones share one connection pool, which is replaced when it
 /// no longer works: kubeconfig, token and certificates are then read again.
@@ -39,7 +41,11 @@ pub struct ApiClient {
 #[derive(Default)]
 struct Current {
     client: Option<Client>,
+    /// The server of the last client.
+    server: Option<Arc<str>>,
     generation: Generation,
+    /// Until when the API server counts as one that does not send lists as events.
+    no_stream_until: Option<Instant>,
 }
 
 /// Identifies one of the connection pools that an [`ApiClient`] has used.
@@ -86,18 +92,34 @@ impl ApiClient {
         if answer.as_ref().is_err_and(ApiError::is_about_access) {
             self.renew(generation);
         }
-        answer
+        answer.map_err(|error| self.locate(error))
+    }
+
+    /// The same error; a timeout names the server.
+    pub(crate) fn locate(&self, error: ApiError) -> ApiError {
+        error.with_server(self.current().server.clone())
+    }
+
+    /// Whether the API server has refused a list as events within the last hour, for any kind.
+    pub(crate) fn refuses_streams(&self) -> bool {
+        self.current().no_stream_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The API server has not sent a list as events.
+    pub(crate) fn refused_stream(&self) {
+        self.current().no_stream_until = Some(Instant::now() + STREAM_RETRY);
     }
 
     /// The current connection pool.
     pub(crate) async fn connect(&self) -> Result<(Client, Generation), ApiError> {
-        if let Current { client: Some(client), generation } = &*self.current() {
+        if let Current { client: Some(client), generation, .. } = &*self.current() {
             return Ok((client.clone(), *generation));
         }
-        let new = self.access.client().await?;
+        let (new, server) = self.access.client().await?;
         let mut current = self.current();
         if current.client.is_none() {
             current.generation.0 += 1;
+            current.server = Some(server);
         }
         // Another task may have connected in the meantime.
         let client = current.client.get_or_insert(new).clone();
@@ -121,7 +143,7 @@ impl ApiClient {
 /// watch alone does not. There is no retry layer.
 ///
 /// Errors of connections name the server.
-pub(crate) fn build(mut config: Config, server: String) -> Result<Client, kube::Error> {
+pub(crate) fn build(mut config: Config, server: Arc<str>) -> Result<Client, kube::Error> {
     config.default_retry = false;
     if config.proxy_url.is_some() {
         // Fails with an error that explains which proxies are unsupported.
@@ -144,4 +166,20 @@ pub(crate) fn build(mut config: Config, server: String) -> Result<Client, kube::
         })
         .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
     Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn all_followers_of_an_api_server_know_that_it_refuses_streams() {
+        let client = ApiClient::new(Access::direct("http://127.0.0.1:1", Path::new("token"), None));
+        let other = client.clone();
+        assert!(!other.refuses_streams());
+        client.refused_stream();
+        assert!(other.refuses_streams());
+    }
 }

@@ -1,4 +1,4 @@
-use std::{error::Error, io, path::PathBuf, time::Duration};
+use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
 /// Any other error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -29,6 +29,18 @@ pub enum ApiError {
     /// The API server did not answer.
     #[error("cannot reach the API server")]
     Unreachable(#[source] BoxError),
+    /// The API server did not answer in time.
+    #[error(
+        "cannot reach the API server: {}no answer within {} s",
+        server.as_ref().map(|server| format!("{server}: ")).unwrap_or_default(),
+        after.as_secs()
+    )]
+    TimedOut {
+        /// Its address; `None` if not known yet.
+        server: Option<Arc<str>>,
+        /// The timeout.
+        after: Duration,
+    },
     /// The API server rejected the credentials.
     #[error("the API server does not accept the credentials")]
     Unauthorized,
@@ -125,7 +137,7 @@ impl ApiError {
                 "check the token file, or the files and programs named in `users` of the kubeconfig"
                     .into()
             }
-            ApiError::Unreachable(_) => {
+            ApiError::Unreachable(_) | ApiError::TimedOut { .. } => {
                 "check that the cluster is up, and check its address and CA certificate".into()
             }
             ApiError::Unauthorized => "log in again, or check the token or certificate".into(),
@@ -205,9 +217,18 @@ impl ApiError {
         }
     }
 
+    /// A timeout. The code that sends requests does not know the server, which
+    /// [`with_server`](ApiError::with_server) adds.
     pub(crate) fn timed_out(after: Duration) -> Self {
-        let message = format!("no answer within {} s", after.as_secs());
-        io::Error::new(io::ErrorKind::TimedOut, message).into()
+        ApiError::TimedOut { server: None, after }
+    }
+
+    /// The same error; a timeout names the server.
+    pub(crate) fn with_server(self, server: Option<Arc<str>>) -> Self {
+        match self {
+            ApiError::TimedOut { after, .. } => ApiError::TimedOut { server, after },
+            error => error,
+        }
     }
 
     /// Whether a new client could help, because it reads the kubeconfig, credentials and
@@ -220,6 +241,7 @@ impl ApiError {
                 | ApiError::Pod(_)
                 | ApiError::Unauthorized
                 | ApiError::Unreachable(_)
+                | ApiError::TimedOut { .. }
                 | ApiError::Credentials(_)
         )
     }

@@ -7,6 +7,9 @@ use weir_api::document::{MapEntry, Tree, TreeValue};
 
 use crate::{KubeObject, ObjectId, wire};
 
+/// The annotation of the bookmark that ends the list of a watch.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
 /// Identifies one version of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
@@ -57,13 +60,15 @@ impl<T> Deref for Item<T> {
 }
 
 /// A type that responses of the API server are deserialized into.
-pub trait WireObject: DeserializeOwned + Send {
+pub trait WireObject: DeserializeOwned + Send + 'static {
     /// The object's id, uid and resourceVersion.
     fn revision(&self) -> Revision;
     /// The object's resourceVersion.
     fn resource_version(&self) -> Option<&str>;
     /// The `kind` field. The API server omits it in lists of built-in kinds.
     fn kind(&self) -> Option<&str>;
+    /// Whether this bookmark of a watch follows the last object of its list.
+    fn ends_initial_events(&self) -> bool;
     /// Sets `apiVersion` and `kind`, and may remove `metadata.managedFields` to save memory.
     fn complete(&mut self, types: &TypeMeta);
 
@@ -95,6 +100,11 @@ impl WireObject for KubeObject {
         self.types.as_ref().map(|types| &*types.kind)
     }
 
+    fn ends_initial_events(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.get(INITIAL_EVENTS_END)).is_some_and(|it| it == "true")
+    }
+
     fn complete(&mut self, types: &TypeMeta) {
         self.types = Some(types.clone());
         self.metadata.managed_fields = None;
@@ -117,6 +127,10 @@ impl WireObject for Value {
 
     fn kind(&self) -> Option<&str> {
         self["kind"].as_str()
+    }
+
+    fn ends_initial_events(&self) -> bool {
+        self["metadata"]["annotations"][INITIAL_EVENTS_END] == "true"
     }
 
     fn complete(&mut self, types: &TypeMeta) {
@@ -148,6 +162,11 @@ impl WireObject for Tree {
 
     fn kind(&self) -> Option<&str> {
         self.get("kind").and_then(Tree::text)
+    }
+
+    fn ends_initial_events(&self) -> bool {
+        let annotation = self.path(&["metadata", "annotations", INITIAL_EVENTS_END]);
+        annotation.and_then(Tree::text) == Some("true")
     }
 
     fn reads_protobuf(kind: &str) -> bool {

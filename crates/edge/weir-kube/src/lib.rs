@@ -51,6 +51,7 @@ mod pod_streams;
 mod pods;
 mod recorder;
 mod reference;
+mod relay;
 mod resource;
 mod snapshot;
 mod store;
@@ -72,6 +73,10 @@ pub use pod_streams::{PodStreams, StreamItem};
 pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
+pub use relay::{
+    ClusterFeed, FeedEvent, RelayOptions, RelayTimes, SyncPoint, Version, begin_frame,
+    commit_frame, put_frame, remove_frame,
+};
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};
 pub use store::Store;

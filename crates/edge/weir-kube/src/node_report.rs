@@ -158,8 +158,8 @@ async fn write_all(
                 Ok(()) => break,
                 Err(error) => {
                     if backoff.failures() == 0 {
-                        let (error, hint) = (error.text(), error.hint());
-                        tracing::warn!("cannot report what is in force: {error}; {hint}");
+                        let why = explain(&error, &namespace, &report.node);
+                        tracing::warn!("cannot report what is in force in the lease {why}");
                     }
                     sleep(backoff.next_delay()).await;
                 }
@@ -167,6 +167,22 @@ async fn write_all(
         }
         backoff.reset();
     }
+}
+
+/// The lease, why it cannot be written, and what to do about it.
+fn explain(error: &ApiError, namespace: &str, node: &str) -> String {
+    let why = match error {
+        ApiError::Forbidden { verb, .. } => format!(
+            "not allowed to {verb} it; grant that with a Role in namespace {namespace}: apiGroups \
+             [\"coordination.k8s.io\"], resources [\"leases\"], verbs [\"create\", \"patch\"]"
+        ),
+        // Every API server has leases, so the namespace is missing.
+        ApiError::Missing { .. } => format!(
+            "there is no namespace {namespace}; create it, or name another with --report-to"
+        ),
+        error => format!("{}; {}", error.text(), error.hint()),
+    };
+    format!("{namespace}/{PREFIX}{node}: {why}")
 }
 
 async fn write(client: &ApiClient, namespace: &str, report: &NodeReport) -> Result<(), ApiError> {
@@ -224,6 +240,20 @@ mod tests {
         assert_eq!(read(&report), [Some(UNNAMED.to_owned()), None]);
         let short = NodeReport { degraded: BTreeMap::new(), ..report };
         assert_eq!(read(&short), [None, None]);
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_written_names_its_lease_and_the_role() {
+        let resource = LEASES.name();
+        let forbidden = ApiError::Forbidden { verb: "patch", resource: resource.clone() };
+        assert_eq!(
+            explain(&forbidden, "weir-system", "n1"),
+            "weir-system/weir-node-n1: not allowed to patch it; grant that with a Role in namespace \
+             weir-system: apiGroups [\"coordination.k8s.io\"], resources [\"leases\"], verbs \
+             [\"create\", \"patch\"]"
+        );
+        let missing = explain(&ApiError::Missing { resource }, "weir-system", "n1");
+        assert!(missing.contains("there is no namespace weir-system; create it"), "{missing}");
     }
 
     #[test]

@@ -32,7 +32,8 @@ impl PodClient {
         self.runtime.block_on(async {
             let answer = timeout(ANSWER_TIMEOUT, self.request(namespace, name)).await;
             let answer = answer.unwrap_or_else(|_| Err(ApiError::timed_out(ANSWER_TIMEOUT)));
-            let Some(mut object) = answer? else { return Ok(None) };
+            let object = answer.map_err(|error| self.client.locate(error))?;
+            let Some(mut object) = object else { return Ok(None) };
             object.complete(&PODS.type_meta("v1"));
             match Lowering::default().object(&object) {
                 (Some(Object::Pod(pod)), _) => Ok(Some(pod)),

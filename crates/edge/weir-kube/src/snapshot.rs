@@ -66,12 +66,12 @@ pub fn read_cluster(
 ) -> Result<Manifests, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = access.client().await?;
+        let (client, server) = access.client().await?;
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
         loop {
             let error = match read_all(&client, kinds, &mut progress).await {
                 Ok(manifests) => return Ok(manifests),
-                Err(error) => error,
+                Err(error) => error.with_server(Some(server.clone())),
             };
             let can_retry = error.is_temporary() || matches!(error, ApiError::Gone { .. });
             if !can_retry || backoff.failures() + 1 >= ATTEMPTS {

@@ -18,15 +18,13 @@ pub(crate) struct VersionCache {
     versions: Versions,
     findings: BTreeMap<Key, Vec<Finding>>,
     have_findings_changed: bool,
-    /// The number of the current list.
-    list: u32,
     hasher: RandomState,
 }
 
 /// An object that was read, before the cache takes it over.
 #[derive(Debug)]
 pub(crate) struct ReadObject {
-    key: Key,
+    pub(crate) key: Key,
     digest: u64,
     /// `None` if the cache had the same digest already.
     lowered: Option<(Option<Object>, Vec<Finding>)>,
@@ -44,7 +42,6 @@ impl VersionCache {
             versions: Versions::default(),
             findings: BTreeMap::new(),
             have_findings_changed: false,
-            list: 0,
             hasher: RandomState::new(),
         }
     }
@@ -66,7 +63,7 @@ impl VersionCache {
 
     /// Starts a list. Until it is complete, no object is gone.
     pub(crate) fn begin_list(&mut self) {
-        self.list += 1;
+        self.versions.clear_marks();
     }
 
     /// Takes over an object and returns the change, if the content is new.
@@ -74,10 +71,10 @@ impl VersionCache {
         let ReadObject { key, digest, lowered, .. } = reading;
         let (namespace, name) = parts(&key);
         let Some((object, mut findings)) = lowered else {
-            self.versions.confirm(namespace, name, self.list);
+            self.versions.confirm(namespace, name);
             return None;
         };
-        self.versions.put(namespace, name, digest, self.list);
+        self.versions.put(namespace, name, digest);
         if object.is_none() && findings.is_empty() {
             findings.push(unreadable(&key));
         }
@@ -101,7 +98,7 @@ impl VersionCache {
 
     /// Completes a list: removes the objects that were not in it.
     pub(crate) fn complete_list(&mut self) -> Vec<Key> {
-        let gone = self.versions.remove_others(self.list).into_iter();
+        let gone = self.versions.remove_unmarked().into_iter();
         let mut gone: Vec<Key> =
             gone.map(|(namespace, name)| self.kind.key_of(namespace, name)).collect();
         gone.sort_unstable();
@@ -112,6 +109,12 @@ impl VersionCache {
         });
         self.have_findings_changed |= self.findings.len() != before;
         gone
+    }
+
+    /// The keys of all objects.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        let kind = self.kind;
+        self.versions.objects().map(move |(namespace, name)| kind.key_of(namespace, name))
     }
 
     /// Whether no object is known.
@@ -230,8 +233,9 @@ mod tests {
         put(&mut cache, pod("b", 2));
         cache.begin_list();
         put(&mut cache, pod("a", 1));
-        let b = Key::Pod(weir_model::PodId::new("shop", "b"));
+        let [a, b] = ["a", "b"].map(|name| Key::Pod(weir_model::PodId::new("shop", name)));
         assert_eq!(cache.complete_list(), [b]);
+        assert_eq!(cache.keys().collect::<Vec<_>>(), [a]);
         assert!(cache.remove(&pod("b", 3)).is_none());
         assert!(cache.remove(&pod("a", 3)).is_some());
     }

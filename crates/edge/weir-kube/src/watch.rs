@@ -1,4 +1,4 @@
-use std::{io, pin::pin, thread, time::SystemTime};
+use std::{collections::VecDeque, io, pin::pin, sync::PoisonError, thread, time::SystemTime};
 
 use futures::future::{join_all, select};
 use tokio::sync::{mpsc, watch};
@@ -11,6 +11,7 @@ use crate::{
     batch::{Batch, FollowerMessage, send_batches},
     follow::{Closed, Follower, ObjectSink, Problem},
     kind::ModelKind,
+    relay::{KINDS, Reached, RelayOptions, RelaySource, SyncPoint},
     version_cache::{ReadObject, VersionCache},
 };
 
@@ -36,11 +37,24 @@ impl ClusterWatch {
         kinds: ClusterKinds,
         send: impl FnMut(SourceEvent) -> bool + Send + 'static,
     ) -> io::Result<ClusterWatch> {
+        Self::start_with_relays(access, policy, kinds, None, send)
+    }
+
+    /// Does the same through relays, and follows the API server itself while no relay works. Relays
+    /// serve the kinds of [`ClusterKinds::Policies`], and only the objects that rules of one node can
+    /// name.
+    pub fn start_with_relays(
+        access: Access,
+        policy: RetryPolicy,
+        kinds: ClusterKinds,
+        relays: Option<RelayOptions>,
+        send: impl FnMut(SourceEvent) -> bool + Send + 'static,
+    ) -> io::Result<ClusterWatch> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (reloads, reload) = watch::channel(0);
         let thread = thread::Builder::new().name("weir-kube".into());
         thread.spawn(move || {
-            runtime.block_on(follow_all(access, policy, kinds, reload, send));
+            runtime.block_on(follow_all(access, policy, kinds, relays, reload, send));
             // A request can be in flight. Its answer is not needed.
             runtime.shutdown_background();
         })?;
@@ -57,6 +71,7 @@ async fn follow_all(
     access: Access,
     policy: RetryPolicy,
     kinds: ClusterKinds,
+    relays: Option<RelayOptions>,
     reload: watch::Receiver<u64>,
     send: impl FnMut(SourceEvent) -> bool,
 ) {
@@ -64,21 +79,34 @@ async fn follow_all(
     let (out, messages) = mpsc::channel(QUEUE_CAPACITY);
     // Both the agent and the batch can request a new list of everything.
     let (relists, relist) = watch::channel(0);
-    let followers = kinds.kinds().iter().map(|kind| {
-        let kind = *kind;
-        let sink = ModelSink {
-            kind,
-            cache: VersionCache::new(kind),
-            newest: 0,
-            unknown_version: None,
-            relist: relist.clone(),
-            relists_seen: 0,
-            out: out.clone(),
-        };
-        Follower::new(client.clone(), kind.spec(), policy, Some(relist.clone()), sink).run()
+    let reached = Reached::default();
+    let sinks = kinds.kinds().iter().map(|kind| ModelSink {
+        kind: *kind,
+        cache: VersionCache::new(*kind),
+        newest: 0,
+        unknown_version: None,
+        relist: relist.clone(),
+        relists_seen: 0,
+        reached: reached.clone(),
+        queue: VecDeque::new(),
+        out: out.clone(),
     });
-    let followers: Vec<_> = followers.collect();
+    let mut sinks: Vec<ModelSink> = sinks.collect();
     drop(out);
+    let relays = relays.filter(|_| kinds == ClusterKinds::Policies);
+    let relays = relays.map(|relays| RelaySource::new(relays, policy, reached, relist.clone()));
+    let followers = async {
+        match relays {
+            Some(relays) => relays.run(client, &mut sinks).await,
+            None => {
+                let followers = sinks.iter_mut().map(|sink| {
+                    let (client, relist) = (client.clone(), Some(relist.clone()));
+                    Follower::new(client, sink.kind.spec(), policy, relist, sink).run()
+                });
+                join_all(followers).await;
+            }
+        }
+    };
     let (mut reload, forwarded) = (reload, relists.clone());
     let closed = pin!(async move {
         while reload.changed().await.is_ok() {
@@ -86,60 +114,93 @@ async fn follow_all(
         }
     });
     let batches = pin!(send_batches(messages, Batch::new(kinds, relists), send));
-    let followers = pin!(join_all(followers));
+    let followers = pin!(followers);
     select(select(followers, batches), closed).await;
 }
 
 /// Lowers the objects of one kind to changes of the model.
-struct ModelSink {
-    kind: ModelKind,
-    cache: VersionCache,
+///
+/// A follower or a stream of a relay can end at any time, so messages wait in a queue: what the cache
+/// has taken over is sent, if need be by the next user of the sink.
+pub(crate) struct ModelSink {
+    pub(crate) kind: ModelKind,
+    pub(crate) cache: VersionCache,
     /// The highest resourceVersion of an object.
-    newest: u64,
+    pub(crate) newest: u64,
     /// The finding that no known version of the kind is served.
     unknown_version: Option<Finding>,
     /// Counts the requests to list everything again.
     relist: watch::Receiver<u64>,
     /// The requests to list everything that the current list fulfils.
-    relists_seen: u64,
-    out: mpsc::Sender<FollowerMessage>,
+    pub(crate) relists_seen: u64,
+    /// The versions that the source has reached, of all kinds.
+    reached: Reached,
+    queue: VecDeque<FollowerMessage>,
+    pub(crate) out: mpsc::Sender<FollowerMessage>,
 }
 
 impl ModelSink {
-    async fn send(&mut self, message: FollowerMessage) -> Result<(), Closed> {
-        self.out.send(message).await.map_err(|_| Closed)
+    pub(crate) fn queue(&mut self, message: FollowerMessage) {
+        self.queue.push_back(message);
     }
 
-    async fn send_changes(
-        &mut self,
-        changes: Vec<Change>,
-        written: Option<SystemTime>,
-    ) -> Result<(), Closed> {
-        if self.cache.take_findings_changed() {
-            self.send_findings().await?;
-        }
-        if !changes.is_empty() {
-            self.send(FollowerMessage::Changes(changes, written)).await?;
+    /// Sends the messages in the queue. Those that are not sent when the future is dropped stay in it.
+    pub(crate) async fn flush(&mut self) -> Result<(), Closed> {
+        while !self.queue.is_empty() {
+            let place = self.out.reserve().await.map_err(|_| Closed)?;
+            if let Some(message) = self.queue.pop_front() {
+                place.send(message);
+            }
         }
         Ok(())
     }
 
-    /// Sends the resourceVersion up to which all changes were sent.
-    async fn send_newest(&mut self) -> Result<(), Closed> {
-        match self.kind.policy_kind() {
-            Some(kind) => self.send(FollowerMessage::Newest(kind, self.newest)).await,
-            None => Ok(()),
+    /// The resourceVersion that the source has reached, 0 if it is unknown.
+    pub(crate) fn reached_version(&self) -> u64 {
+        self.position().map_or(0, |kind| self.sync_point().version(kind))
+    }
+
+    /// The position of the kind in a [`SyncPoint`].
+    pub(crate) fn position(&self) -> Option<usize> {
+        KINDS.iter().position(|kind| *kind == self.kind)
+    }
+
+    pub(crate) fn sync_point(&self) -> SyncPoint {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_sync_point(&self, point: SyncPoint) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = point;
+    }
+
+    fn queue_changes(&mut self, changes: Vec<Change>, written: Option<SystemTime>) {
+        self.queue_findings_if_changed();
+        if !changes.is_empty() {
+            self.queue(FollowerMessage::Changes(changes, written));
         }
     }
 
-    async fn send_findings(&mut self) -> Result<(), Closed> {
+    /// Queues the resourceVersion up to which all changes were sent.
+    pub(crate) fn queue_newest(&mut self) {
+        if let Some(kind) = self.kind.policy_kind() {
+            self.queue(FollowerMessage::Newest(kind, self.newest));
+        }
+    }
+
+    pub(crate) fn queue_findings_if_changed(&mut self) {
+        if self.cache.take_findings_changed() {
+            self.queue_findings();
+        }
+    }
+
+    fn queue_findings(&mut self) {
         let mut findings = self.cache.findings();
         findings.extend(self.unknown_version.clone());
-        self.send(FollowerMessage::Findings(self.kind, findings)).await
+        self.queue(FollowerMessage::Findings(self.kind, findings));
     }
 }
 
-impl ObjectSink for ModelSink {
+impl ObjectSink for &mut ModelSink {
     type Raw = Tree;
     type Item = Option<ReadObject>;
 
@@ -157,24 +218,27 @@ impl ObjectSink for ModelSink {
             self.newest = self.newest.max(reading.version);
             changes.extend(self.cache.put(reading));
         }
-        self.send_changes(changes, None).await
+        self.queue_changes(changes, None);
+        self.flush().await
     }
 
     async fn complete_list(&mut self, _: &'static str) -> Result<(), Closed> {
         let gone = self.cache.complete_list();
-        self.send_changes(Vec::new(), None).await?;
+        self.queue_changes(Vec::new(), None);
         if !gone.is_empty() {
             if self.cache.is_empty() {
-                self.send(FollowerMessage::Emptied(self.kind)).await?;
+                self.queue(FollowerMessage::Emptied(self.kind));
             }
-            self.send(FollowerMessage::Gone(gone)).await?;
+            self.queue(FollowerMessage::Gone(gone));
         }
-        self.send_newest().await?;
-        self.send(FollowerMessage::Listed(self.kind, self.relists_seen)).await
+        self.queue_newest();
+        self.queue(FollowerMessage::Listed(self.kind, self.relists_seen));
+        self.flush().await
     }
 
     async fn keep_list(&mut self) -> Result<(), Closed> {
-        self.send(FollowerMessage::Listed(self.kind, self.relists_seen)).await
+        self.queue(FollowerMessage::Listed(self.kind, self.relists_seen));
+        self.flush().await
     }
 
     async fn put(&mut self, item: Option<ReadObject>) -> Result<(), Closed> {
@@ -182,13 +246,25 @@ impl ObjectSink for ModelSink {
         let written = reading.written;
         self.newest = self.newest.max(reading.version);
         let change = self.cache.put(reading);
-        self.send_changes(change.into_iter().collect(), written).await?;
-        self.send_newest().await
+        self.queue_changes(change.into_iter().collect(), written);
+        self.queue_newest();
+        self.flush().await
     }
 
     async fn remove(&mut self, object: Tree) -> Result<(), Closed> {
         let change = self.cache.remove(&object);
-        self.send_changes(change.into_iter().collect(), None).await
+        self.queue_changes(change.into_iter().collect(), None);
+        self.flush().await
+    }
+
+    async fn reached(&mut self, position: &str, is_bookmark: bool) -> Result<(), Closed> {
+        // Another source need not have reached a version without a change.
+        if let (Some(kind), Ok(version), false) = (self.position(), position.parse(), is_bookmark) {
+            let mut point = self.sync_point();
+            point.set(kind, version);
+            self.set_sync_point(point);
+        }
+        Ok(())
     }
 
     fn distrust(&mut self) {
@@ -199,7 +275,8 @@ impl ObjectSink for ModelSink {
     async fn reverted(&mut self) -> Result<(), Closed> {
         self.distrust();
         self.newest = 0;
-        self.send(FollowerMessage::Reverted(self.kind)).await
+        self.queue(FollowerMessage::Reverted(self.kind));
+        self.flush().await
     }
 
     async fn version_unknown(&mut self, resource: Option<Resource>) -> Result<(), Closed> {
@@ -208,7 +285,8 @@ impl ObjectSink for ModelSink {
             return Ok(());
         }
         self.unknown_version = finding;
-        self.send_findings().await
+        self.queue_findings();
+        self.flush().await
     }
 
     async fn report(&mut self, problem: Option<Problem>) -> Result<(), Closed> {
@@ -221,7 +299,8 @@ impl ObjectSink for ModelSink {
             message: problem.message,
             hint: problem.hint,
         });
-        self.send(FollowerMessage::Problem(self.kind, finding)).await
+        self.queue(FollowerMessage::Problem(self.kind, finding));
+        self.flush().await
     }
 }
 

@@ -172,7 +172,7 @@ async fn run_loop(
     let (out, mut messages) = mpsc::channel(QUEUE_CAPACITY);
     let _status_server =
         hpp::serve(options.hpp_http.filter(|_| mode == RunMode::UntilStopped), &out);
-    let _followers = start_followers(options, &out);
+    let _followers = start_followers(options, mode, &out);
     let mut signals = Signals::stop_and_reload().map_err(OpflexError::Start)?;
     let mut due = Instant::now() + CHECK_INTERVAL;
     loop {
@@ -209,9 +209,16 @@ async fn run_loop(
 }
 
 /// Follows the three kinds, until the result is dropped.
-fn start_followers(options: &OpflexOptions, out: &mpsc::Sender<OpflexEvent>) -> JoinSet<()> {
+fn start_followers(
+    options: &OpflexOptions,
+    mode: RunMode,
+    out: &mpsc::Sender<OpflexEvent>,
+) -> JoinSet<()> {
     let client = ApiClient::new(options.access.clone());
-    let policy = options.retry_policy;
+    let policy = match mode {
+        RunMode::UntilStopped => options.retry_policy,
+        RunMode::Once => options.retry_policy.for_one_list(),
+    };
     let small = RetryPolicy { page_size: policy.page_size.min(MAX_PAGE_SIZE), ..policy };
     let containers = object::objects(HostprotKind::Container, &options.namespace);
     let pols = object::objects(HostprotKind::Pol, &options.namespace);

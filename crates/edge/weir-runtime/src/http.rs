@@ -22,7 +22,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use progress::WriteProgress;
+pub use progress::WriteProgress;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
     net::TcpStream,

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, time::SystemTime};
 
-use weir_model::{Change, Finding, PolicyKind};
+use weir_model::{Change, Finding, Name, PolicyKind};
 
 /// An event from a source of cluster state: a folder of manifests, or the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct SourceEvent {
     /// The findings that keep input out: it is missing, or its last valid version is still in
     /// effect.
     pub unread: Vec<Finding>,
+    /// The server that the events come from: a relay or the API server. Without relays there is none.
+    pub server: Option<Name>,
     /// Whether the source has read everything at least once.
     pub in_sync: bool,
     /// Whether the source has read everything that it can, and `unread` names the rest. Only before

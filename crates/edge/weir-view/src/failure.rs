@@ -25,6 +25,11 @@ impl Failure {
         &self.hint
     }
 
+    /// Whether the error is of this type.
+    pub fn is<E: error::Error + 'static>(&self) -> bool {
+        self.what.is::<E>()
+    }
+
     /// The error and its hint in one line.
     pub fn sentence(&self) -> String {
         match &*self.hint {

@@ -25,6 +25,8 @@ pub enum Schema {
     Names,
     /// `weir.dev/policies-unused`.
     PoliciesUnused,
+    /// `weir.dev/policy-uses`.
+    PolicyUses,
     /// `weir.dev/recommend`.
     Recommend,
     /// `weir.dev/render`.
@@ -43,6 +45,8 @@ pub enum Schema {
     StatusPolicy,
     /// `weir.dev/test`.
     Test,
+    /// `weir.dev/top`.
+    Top,
     /// `weir.dev/version`.
     Version,
 }
@@ -61,6 +65,7 @@ impl Schema {
             Schema::Matrix => "weir.dev/matrix/v1",
             Schema::Names => "weir.dev/names/v1",
             Schema::PoliciesUnused => "weir.dev/policies-unused/v1",
+            Schema::PolicyUses => "weir.dev/policy-uses/v1",
             Schema::Recommend => "weir.dev/recommend/v1",
             Schema::Render => "weir.dev/render/v1",
             Schema::RenderCluster => "weir.dev/render-cluster/v1",
@@ -70,6 +75,7 @@ impl Schema {
             Schema::StatusNodes => "weir.dev/status-nodes/v1",
             Schema::StatusPolicy => "weir.dev/status-policy/v1",
             Schema::Test => "weir.dev/test/v1",
+            Schema::Top => "weir.dev/top/v1",
             Schema::Version => "weir.dev/version/v1",
         }
     }

@@ -22,7 +22,7 @@ const FLOW_TABLE = {
     return [
       element('td', { class: kind }, word), element('td', {}, flow.from), element('td', {}, flow.to),
       element('td', {}, element('button', { type: 'button', class: 'link', aria: { label: `Explain ${flow.from} to ${flow.to} ${portOf(flow)}` }, on: { click: () => explainFlow(flow) } }, portOf(flow))),
-      element('td', { class: 'number' }, flow.record.connections.toLocaleString('en')),
+      element('td', { class: 'number' }, `${leastOf(flow)}${flow.record.connections.toLocaleString('en')}`),
       element('td', {}, flow.policies.join(', ')), timeCell(flow.record.lastSeen),
     ];
   },
@@ -37,12 +37,23 @@ function portOf({ record }) {
   return record.port === undefined ? record.protocol : `${record.port}/${record.protocol}`;
 }
 
+/// The words before a number that can be too small.
+function leastOf({ record }) {
+  return record.sampling.complete ? '' : 'at least ';
+}
+
+/// The number of connections, or of denied packets, of a flow.
+function countOf(flow) {
+  const { verdict, connections } = flow.record;
+  return `${leastOf(flow)}${plural(connections, verdict === 'deny' ? 'packet' : 'connection')}`;
+}
+
 /// Explains a flow with the policies of the input.
 function explainFlow(flow) {
   const { ends } = model.overview;
   const text = (at) => flow.record[at === 0 ? 'from' : 'to'].address ?? ends[flow.ends[at]]?.ask;
   const result = element('div', { class: 'explanation', aria: { live: 'polite' } });
-  openPanel(`${flow.from} → ${flow.to}`, element('p', { class: 'faint' }, `Observed: ${flow.record.verdict}, ${plural(flow.record.connections, 'connection')}. With the policies of the input:`), result);
+  openPanel(`${flow.from} → ${flow.to}`, element('p', { class: 'faint' }, `Observed: ${flow.record.verdict}, ${countOf(flow)}. With the policies of the input:`), result);
   if (text(0) === undefined || text(1) === undefined) {
     fill(result, element('p', { class: 'bad' }, 'The input has no such workload.'));
     return;

@@ -50,7 +50,7 @@ export async function liveView(container, list, table) {
 async function update(view) {
   const { list, table, content } = view;
   clearTimeout(list.timer);
-  const answer = await ask({ kind: list.kind, after: isStatic ? 0 : list.last });
+  const answer = await ask({ kind: list.kind, after: list.last });
   if (!answer.available) {
     fill(content, table.missing());
     return;
@@ -65,11 +65,12 @@ async function update(view) {
     if (list.entries.size <= (answer.max ?? MAX_ENTRIES)) break;
     list.entries.delete(key);
   }
-  list.last = answer.last;
+  // A static page contains no request after the last answer, so the next one starts again.
+  list.last = isStatic && !answer.more ? 0 : answer.last;
   showState(view, answer);
   if (added.length > 0 || content.childElementCount === 0) drawEntries(view);
-  const isLive = answer.isLive ?? true;
-  const isOver = isStatic || list.paused || (!isLive && !answer.more);
+  const isLive = !isStatic && (answer.isLive ?? true);
+  const isOver = list.paused || (!isLive && !answer.more);
   if (!isOver && content.isConnected) list.timer = setTimeout(() => poll(view), answer.more ? 0 : POLL_INTERVAL);
 }
 

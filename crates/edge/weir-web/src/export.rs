@@ -80,25 +80,64 @@ fn bundle() -> String {
     bundle + "})();\n"
 }
 
-/// A script with the answers, by request.
+/// A script with the answers, by request. A list that has several answers is complete.
 fn answers(data: &dyn PageData, requests: &[PageRequest]) -> String {
     let mut answers = Map::new();
     for request in requests {
-        let answer = match data.answer(request) {
-            Ok(value) => value,
-            Err(error) => serde_json::json!({"error": error.error, "hint": error.hint}),
-        };
-        let key = serde_json::to_string(request).unwrap_or_default();
-        answers.insert(key, answer);
+        let mut next = Some(request.clone());
+        while let Some(request) = next.take() {
+            let answer = match data.answer(&request) {
+                Ok(value) => value,
+                Err(error) => serde_json::json!({"error": error.error, "hint": error.hint}),
+            };
+            next = continuation(&request, &answer);
+            let key = serde_json::to_string(&request).unwrap_or_default();
+            answers.insert(key, answer);
+        }
     }
     format!("globalThis.weirAnswers = {};\n", Value::Object(answers))
+}
+
+/// The request for the flows that follow those of an answer.
+fn continuation(request: &PageRequest, answer: &Value) -> Option<PageRequest> {
+    let PageRequest::Flows { after } = request else { return None };
+    let last = answer["last"].as_u64().filter(|last| answer["more"] == true && last > after)?;
+    Some(PageRequest::Flows { after: last })
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use weir_view::page::PageError;
+
     use super::*;
+
+    /// Three flows, one in each answer.
+    struct ThreeFlows;
+
+    impl PageData for ThreeFlows {
+        fn answer(&self, request: &PageRequest) -> Result<Value, PageError> {
+            let PageRequest::Flows { after } = request else { return Ok(Value::Null) };
+            Ok(serde_json::json!({"last": after + 1, "more": *after < 2}))
+        }
+    }
+
+    #[test]
+    fn an_export_has_all_flows() {
+        let script =
+            answers(&ThreeFlows, &[PageRequest::Overview, PageRequest::Flows { after: 0 }]);
+        let json = script.trim_start_matches("globalThis.weirAnswers = ").trim_end_matches(";\n");
+        let answers: Map<String, Value> = serde_json::from_str(json).unwrap();
+        let keys: Vec<&str> = answers.keys().map(String::as_str).collect();
+        let expected = [
+            r#"{"kind":"overview"}"#,
+            r#"{"kind":"flows","after":0}"#,
+            r#"{"kind":"flows","after":1}"#,
+            r#"{"kind":"flows","after":2}"#,
+        ];
+        assert_eq!(keys, expected);
+    }
 
     #[test]
     fn the_page_has_the_lines_that_an_export_replaces() {

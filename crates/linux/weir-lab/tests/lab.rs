@@ -220,35 +220,32 @@ fn kernels_answer_pings() {
     assert!(matches!(lab.ping(from, other, TIMEOUT), Err(LabError::Ping { .. })));
 }
 
-/// The protocols of conversations.
-const KEPT: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
-
 fn a_conversation_lasts() {
     for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
         let lab = Lab::build(&layout()).unwrap();
         filter(&lab, "n1", "forward", "ct state established accept");
         let mut kept =
-            KEPT.map(|protocol| lab.converse(flow(from, to, protocol, 80), TIMEOUT).unwrap());
+            PROTOCOLS.map(|protocol| lab.converse(flow(from, to, protocol, 80), TIMEOUT).unwrap());
         let mut exchange = |timeout| kept.each_mut().map(|kept| kept.exchange(timeout).unwrap());
-        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 3]);
         // Drop new flows. Established ones continue.
         nft(&lab, "n1", "add rule inet test test meta l4proto != icmpv6 drop");
-        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Allow; 3]);
         assert_eq!(denied(&lab, &[flow(from, to, Protocol::Tcp, 81)]).len(), 1);
         nft(&lab, "n1", "flush chain inet test test; add rule inet test test drop");
-        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 2]);
-        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 2]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 3]);
+        assert_eq!(exchange(TIMEOUT), [Verdict::Deny; 3]);
         nft(&lab, "n1", "flush chain inet test test");
         assert_eq!(
             exchange(Duration::from_secs(20)),
-            [Verdict::Allow; 2],
+            [Verdict::Allow; 3],
             "the connection is open"
         );
     }
 }
 
 fn either_end_can_send_first() {
-    for protocol in KEPT {
+    for protocol in PROTOCOLS {
         let lab = Lab::build(&layout()).unwrap();
         let mut kept = lab.converse(flow("10.0.0.2", "10.0.0.1", protocol, 80), TIMEOUT).unwrap();
         assert_eq!(kept.call_back(TIMEOUT).unwrap(), Verdict::Allow);
@@ -268,18 +265,16 @@ fn either_end_can_send_first() {
 fn an_unanswered_conversation() {
     let lab = Lab::build(&layout()).unwrap();
     filter(&lab, "n1", "forward", "ip daddr 10.0.0.1 drop");
-    for protocol in KEPT {
+    for protocol in PROTOCOLS {
         let silent = flow("10.0.0.2", "10.0.0.1", protocol, 80);
         let refused = lab.converse(silent, TIMEOUT).unwrap_err();
         assert!(matches!(refused, LabError::Unanswered { flow } if flow == silent), "{refused}");
     }
-    let sctp = flow("10.0.0.1", "10.0.0.2", Protocol::Sctp, 80);
-    assert!(matches!(lab.converse(sctp, TIMEOUT), Err(LabError::Impossible { .. })));
 }
 
 fn conversations_and_probes() {
     let lab = Lab::build(&layout()).unwrap();
-    let flows = KEPT.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
+    let flows = PROTOCOLS.map(|protocol| flow("10.0.0.2", "10.0.0.1", protocol, 80));
     let mut kept = flows.map(|flow| lab.converse(flow, TIMEOUT).unwrap());
     assert_eq!(denied(&lab, &flows), []);
     let mut more = flows.map(|flow| lab.converse(flow, TIMEOUT).unwrap());

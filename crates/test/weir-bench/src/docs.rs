@@ -53,6 +53,18 @@ pub(crate) fn put(name: &str, table: &str) -> Result<()> {
     save(&page, &text)
 }
 
+/// Replaces one plot of `docs/img`.
+pub(crate) fn put_plot(name: &str, plot: &str) -> Result<()> {
+    save(&root().join("docs/img").join(name), plot)
+}
+
+/// Writes a plot to `target`.
+pub(crate) fn put_draft(name: &str, plot: &str) -> Result<()> {
+    let folder = root().join("target");
+    fs::create_dir_all(&folder).with_context(|| cannot("create", &folder))?;
+    save(&folder.join(name), plot)
+}
+
 /// Whether the page has marks for a table.
 #[cfg(test)]
 pub(crate) fn has(name: &str) -> bool {
@@ -103,6 +115,7 @@ mod tests {
             "ebpf-goals",
             "ebpf-packets",
             "ebpf-changes",
+            "ebpf-flood",
             "flows",
         ] {
             assert!(replace(&text, name, "").is_some(), "{name}");

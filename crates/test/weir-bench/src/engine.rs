@@ -1,5 +1,7 @@
 //! `cargo xtask bench engine`: the cost of a full compile and of one change, by cluster size.
 
+mod tables;
+
 use std::{process::Command, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +12,7 @@ use weir_model::{
     SetDelta, Who,
 };
 
+pub(crate) use self::tables::write_docs;
 use super::{
     bound,
     measure::{Spread, cpu, resident},
@@ -20,6 +23,8 @@ use super::{
 const COMPILE_ROUNDS: usize = 5;
 /// Single changes of one kind per world.
 const CHANGES_PER_KIND: usize = 400;
+/// The figure with the number of pods that a new policy selects as peers.
+const MEMBERS: &str = "members of its new set";
 
 /// One measured figure.
 pub(crate) struct Figure {
@@ -190,12 +195,11 @@ fn policy_events(engine: &mut Engine, shape: ClusterShape, world: &str) -> Resul
         endpoints >= 3 * CHANGES_PER_KIND,
         "the policy events did not reach any pod in {world}"
     );
-    let per_policy = members / CHANGES_PER_KIND;
+    let per_policy = (members / CHANGES_PER_KIND) as f64;
     let names = ["policy added", "policy edited", "policy removed"];
-    let row = |(what, times)| {
-        Figure::new(format!("{what} ({per_policy} new members)"), world, "µs", times)
-    };
-    Ok(names.into_iter().zip(times).map(row).collect())
+    let row = |(what, times)| Figure::new(what, world, "µs", times);
+    let rows = names.into_iter().zip(times).map(row);
+    Ok(rows.chain([Figure::new(MEMBERS, world, "members", vec![per_policy])]).collect())
 }
 
 /// Policies in the namespace of the first local pod whose peers do not match the pods of the events.

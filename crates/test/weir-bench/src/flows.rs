@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::PodId;
 
@@ -22,14 +22,17 @@ use crate::{
     root,
 };
 
-/// Measures an agent with `--flows on` against one with `--flows off`, with `--datapath nftables`.
+/// Measures an agent with `--flows on` against one with `--flows off`.
 #[derive(Args, Debug)]
 pub(crate) struct FlowsBench {
     /// The program to measure [default: an optimized build]
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
+    /// The datapath of both agents
+    #[arg(long, value_enum, default_value = "nftables")]
+    datapath: FlowsDatapath,
     /// The number of rounds of connections
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 40)]
     rounds: u32,
     /// The number of new connections per second
     #[arg(long, default_value_t = 1000)]
@@ -40,15 +43,33 @@ pub(crate) struct FlowsBench {
     /// The number of distinct flows
     #[arg(long, default_value_t = 100_000)]
     flows: u32,
-    /// Write the table to docs/performance.md
+    /// Write the table to docs/performance.md, which has the figures of nftables
     #[arg(long)]
     write_docs: bool,
+}
+
+/// A datapath to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlowsDatapath {
+    /// Connections come from connection tracking
+    Nftables,
+    /// Connections that the kernel does not track come from the table of the eBPF programs
+    Ebpf,
+}
+
+impl FlowsDatapath {
+    fn as_str(self) -> &'static str {
+        match self {
+            FlowsDatapath::Nftables => "nftables",
+            FlowsDatapath::Ebpf => "ebpf",
+        }
+    }
 }
 
 const NODE: &str = "n1";
 const PORT: u16 = 8080;
 /// The connections of a round.
-const ROUND: u32 = 40;
+const ROUND: u32 = 1000;
 /// A workload of the node has at most 10,000 flows.
 const FLOWS_PER_POD: u32 = 9_000;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,13 +78,16 @@ const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 impl FlowsBench {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let is_documented = self.datapath == FlowsDatapath::Nftables;
+        ensure!(is_documented || !self.write_docs, "docs/performance.md has nftables only");
         let weir = match &self.weir {
             Some(path) => path.canonicalize().context("cannot find the program to measure")?,
             None => build()?,
         };
         weir_lab::enter()?;
         let clients = self.flows.div_ceil(FLOWS_PER_POD).max(1);
-        let [off, on] = ["off", "on"].map(|flows| ObservedNode::start(&weir, flows, clients));
+        let [off, on] =
+            ["off", "on"].map(|flows| ObservedNode::start(&weir, (self.datapath, flows), clients));
         let (off, on) = (off?, on?);
         eprintln!("{} rounds of {ROUND} connections", self.rounds);
         let ratio = self.ratio(&off, &on)?;
@@ -137,7 +161,7 @@ impl Drop for ObservedNode {
 }
 
 impl ObservedNode {
-    fn start(weir: &Path, flows: &str, clients: u32) -> Result<Self> {
+    fn start(weir: &Path, (datapath, flows): (FlowsDatapath, &str), clients: u32) -> Result<Self> {
         let pods: Vec<(String, IpAddr)> = (0..clients)
             .map(|number| (format!("client-{number}"), client(number)))
             .chain([("server".to_owned(), SERVER)])
@@ -161,7 +185,7 @@ impl ObservedNode {
             Command::new(weir)
                 .args(["agent", "--source"])
                 .arg(&folder)
-                .args(["--node", NODE, "--datapath", "nftables", "--flows", flows])
+                .args(["--node", NODE, "--datapath", datapath.as_str(), "--flows", flows])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()

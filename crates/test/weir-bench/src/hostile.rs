@@ -19,7 +19,7 @@ use weir_model::{Change, Direction, Object, Program};
 use weir_testkit::{HostileAdminShape, HostileShape};
 
 use crate::{
-    datapath::{ApplyResult, BenchAgent, in_new_lab, iptables, nftables},
+    datapath::{ApplyResult, BenchAgent, ebpf, in_new_lab, iptables, nftables},
     docs, measure,
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct HostileBench {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "nftables,iptables-nft,iptables-legacy,hcn,hpp,opflex"
+        default_value = "nftables,iptables-nft,iptables-legacy,ebpf,hcn,hpp,opflex"
     )]
     backends: Vec<HostileBackend>,
     /// Only shapes whose name contains this text.
@@ -51,6 +51,8 @@ pub(crate) enum HostileBackend {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    /// Needs root.
+    Ebpf,
     /// The ACLs of Windows endpoints, in memory.
     Hcn,
     /// The objects that the controller for Cisco ACI writes, in memory.
@@ -155,6 +157,10 @@ impl HostileChild {
             HostileBackend::IptablesNft => in_new_lab(|| apply(iptables(Variant::Nft)?, changes)),
             HostileBackend::IptablesLegacy => {
                 in_new_lab(|| apply(iptables(Variant::Legacy)?, changes))
+            }
+            HostileBackend::Ebpf => {
+                weir_lab::enter_with_bpf()?;
+                in_new_lab(|| apply(ebpf()?, changes))
             }
             HostileBackend::Hcn => render_acls(changes),
             HostileBackend::Hpp => render_objects(&changes).map(drop),

@@ -11,12 +11,14 @@ mod clusterset;
 mod datapath;
 mod docs;
 mod engine;
+mod fleet;
 mod flows;
 mod hostile;
 mod hpp;
 mod measure;
 mod memory;
 mod names;
+mod plot;
 mod workload;
 
 use std::{
@@ -43,6 +45,9 @@ enum Bench {
         /// Measure smaller clusters.
         #[arg(long)]
         quick: bool,
+        /// Write the tables to docs/performance.md.
+        #[arg(long, conflicts_with = "quick")]
+        write_docs: bool,
     },
     /// The cost of packets, the number of kernel objects and the cost of a change, in network namespaces.
     Datapath(datapath::DatapathBench),
@@ -50,6 +55,8 @@ enum Bench {
     Cluster(cluster::ClusterBench),
     /// A simulated ClusterSet: the size and load of its broker, and the cost of a change.
     Clusterset(clusterset::ClusterSetBench),
+    /// A cluster of 5,000 nodes with relays and without: watches, bytes and CPU time, from the costs of a real API server, beside the published designs of other projects.
+    Fleet(fleet::FleetBench),
     /// Host protection policies of Cisco ACI for 100,000 pods: computed in memory, and from a pod event to a file with a real API server.
     Hpp(hpp::HppBench),
     /// Policies that a tenant wrote to exhaust a node: memory and CPU time of each shape.
@@ -105,6 +112,7 @@ impl Bench {
             Bench::Datapath(datapath) => datapath.run(out)?,
             Bench::Cluster(cluster) => cluster.run(out)?,
             Bench::Clusterset(clusters) => clusters.run(out)?,
+            Bench::Fleet(fleet) => fleet.run(out)?,
             Bench::Hpp(hpp) => hpp.run(out)?,
             Bench::Hostile(hostile) => hostile.run(out)?,
             Bench::Names(names) => names.run(out)?,
@@ -113,7 +121,7 @@ impl Bench {
             Bench::Memory(memory) => memory.run(out)?,
             Bench::MemoryChild(child) => child.run(out)?,
             Bench::EngineChild { shape } => writeln!(out, "{}", engine::memory_child(*shape)?)?,
-            Bench::Engine { output, quick } => {
+            Bench::Engine { output, quick, write_docs } => {
                 let rows = engine_rows(*quick)?;
                 match output {
                     Output::Json => writeln!(
@@ -122,6 +130,9 @@ impl Bench {
                         json!({"rows": rows.iter().map(Figure::json).collect::<Vec<_>>()})
                     )?,
                     Output::Text => table(&rows, out)?,
+                }
+                if *write_docs {
+                    engine::write_docs(&rows)?;
                 }
             }
         }

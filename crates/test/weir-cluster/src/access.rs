@@ -5,6 +5,8 @@ use std::{
 
 use serde_json::json;
 
+use crate::{StartError, api::Api};
+
 /// The address and credentials for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -21,6 +23,25 @@ impl Access {
     #[must_use]
     pub fn through(&self, address: std::net::SocketAddr) -> Self {
         Access { url: format!("https://{address}"), ..self.clone() }
+    }
+
+    /// Reads a path in a media type, possibly compressed, until the response ends, and discards it.
+    /// Reports the length of each part.
+    pub fn discard(
+        &self,
+        path: &str,
+        media: &'static str,
+        on_bytes: impl FnMut(usize),
+    ) -> Result<(), StartError> {
+        let api = Api::new(self).map_err(StartError::Api)?;
+        api.discard(path, media, on_bytes).map_err(StartError::Api)
+    }
+
+    /// Reads a list of the latest state in pages of JSON with at most `limit` objects, without
+    /// compression, and discards them.
+    pub fn discard_pages(&self, path: &str, limit: usize) -> Result<(), StartError> {
+        let api = Api::new(self).map_err(StartError::Api)?;
+        api.discard_pages(path, limit).map_err(StartError::Api)
     }
 
     /// Writes a kubeconfig. The token is in a separate file `token` beside it, so that tests can replace

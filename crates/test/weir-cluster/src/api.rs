@@ -1,7 +1,11 @@
 //! Blocking requests to the API server.
 
+use futures::StreamExt;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http_body_util::BodyExt;
 use kube::{
     Client, Config,
+    client::Body,
     config::{KubeConfigOptions, Kubeconfig},
     core::Request,
 };
@@ -34,9 +38,44 @@ impl Api {
 
     /// Sends a GET request. Returns the body as text.
     pub(crate) fn text(&self, path: &str) -> Result<String, kube::Error> {
-        let request = Request::new(path).list(&kube::api::ListParams::default());
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(kube::core::request::Error::BuildRequest);
         let request = request.map_err(kube::Error::BuildRequest)?;
         self.runtime.block_on(self.client.request_text(request))
+    }
+
+    /// Reads a list in pages of JSON and discards them.
+    pub(crate) fn discard_pages(&self, path: &str, limit: usize) -> Result<(), BoxError> {
+        let mut start = String::new();
+        loop {
+            let page = self.text(&format!("{path}?limit={limit}{start}"))?;
+            let Some(token) = next_page(&page) else { return Ok(()) };
+            start = format!("&continue={token}");
+        }
+    }
+
+    /// Sends a GET request and discards the body. Reports the length of each part.
+    pub(crate) fn discard(
+        &self,
+        path: &str,
+        media: &'static str,
+        mut on_bytes: impl FnMut(usize),
+    ) -> Result<(), BoxError> {
+        let request = http::Request::get(path)
+            .header(ACCEPT, media)
+            .header(ACCEPT_ENCODING, "gzip")
+            .body(Body::empty())?;
+        self.runtime.block_on(async {
+            let response = self.client.send(request).await?;
+            if !response.status().is_success() {
+                return Err(response.status().to_string().into());
+            }
+            let mut stream = response.into_body().into_data_stream();
+            while let Some(bytes) = stream.next().await {
+                on_bytes(bytes?.len());
+            }
+            Ok(())
+        })
     }
 
     /// Sends a request with a JSON body.
@@ -73,6 +112,14 @@ impl Api {
             }
         })
     }
+}
+
+/// The token for the next page. The metadata of a list precedes its objects.
+fn next_page(page: &str) -> Option<&str> {
+    let (head, _) = page.split_once("\"items\":")?;
+    let (_, rest) = head.split_once("\"continue\":\"")?;
+    let (token, _) = rest.split_once('"')?;
+    (!token.is_empty()).then_some(token)
 }
 
 /// The kind of a request.
@@ -123,8 +170,20 @@ async fn send(
     client.request(request.map_err(kube::Error::BuildRequest)?).await
 }
 
-/// A client. Without a token, requests can have their own.
+/// A client.
 pub(crate) async fn client(access: &Access) -> Result<Client, BoxError> {
+    Ok(Client::try_from(config(access).await?)?)
+}
+
+/// A client that passes every answer on, also 429, 503 and 504. Without a token, requests can have
+/// their own.
+pub(crate) async fn client_without_retries(access: &Access) -> Result<Client, BoxError> {
+    let mut config = config(access).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(access: &Access) -> Result<Config, BoxError> {
     let user = if access.token.is_empty() { json!({}) } else { json!({"token": access.token}) };
     let kubeconfig = json!({
         "apiVersion": "v1",
@@ -138,11 +197,26 @@ pub(crate) async fn client(access: &Access) -> Result<Client, BoxError> {
         "users": [{"name": "test", "user": user}],
     });
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
+    Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
 fn base64(text: &str) -> String {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_is_found_before_the_objects() {
+        let page = |metadata: &str| {
+            let items = r#"[{"metadata":{"annotations":{"a":"\"continue\":\"no\""}}}]"#;
+            format!(r#"{{"kind":"PodList","metadata":{{{metadata}}},"items":{items}}}"#)
+        };
+        let first = page(r#""resourceVersion":"9","continue":"eyJ2","remainingItemCount":1"#);
+        assert_eq!(next_page(&first), Some("eyJ2"));
+        assert_eq!(next_page(&page(r#""resourceVersion":"9""#)), None);
+    }
 }

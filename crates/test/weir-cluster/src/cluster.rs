@@ -11,11 +11,12 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_programs::Programs;
+use weir_programs::{Missing, Programs};
 
 use crate::{
     Access, FaultProxy, Gate, Right, StartError,
     api::{Api, Method},
+    http_get,
     keys::{random_token, signing_keys},
     launch::{
         READY_TIMEOUT, await_certificate, free_addresses, not_ready, start_server, start_store,
@@ -31,6 +32,17 @@ const START_ATTEMPTS: usize = 3;
 pub struct Options {
     /// Additional flags for the API server.
     pub flags: Vec<String>,
+}
+
+impl Options {
+    /// An API server for pods with addresses of both families. Kubernetes 1.20 needs a feature gate for
+    /// them, which later versions removed.
+    pub fn dual_stack() -> Result<Self, Missing> {
+        let minor = Programs::find()?.minor_version();
+        let needs_gate = minor.is_some_and(|minor| minor <= 20);
+        let gate = needs_gate.then(|| "--feature-gates=IPv6DualStack=true".to_owned());
+        Ok(Options { flags: gate.into_iter().collect() })
+    }
 }
 
 /// A running garbage collector. Dropping it stops the collector.
@@ -117,6 +129,12 @@ impl Cluster {
         &self.admin
     }
 
+    /// Whether the API server is of this minor version of Kubernetes, or of a later one. One of an unknown
+    /// version counts as the newest.
+    pub fn is_at_least(&self, minor: u32) -> bool {
+        self.programs.minor_version().is_none_or(|own| own >= minor)
+    }
+
     /// Creates a user with exactly these permissions. For an existing name it replaces the permissions and
     /// invalidates earlier tokens.
     pub fn user(&self, name: &str, rights: &[Right]) -> Result<Access, StartError> {
@@ -156,15 +174,25 @@ impl Cluster {
 
     /// Credentials of an existing ServiceAccount.
     pub fn account(&self, namespace: &str, name: &str) -> Result<Access, kube::Error> {
+        let token = self.token(namespace, name, &[])?;
+        Ok(Access { token, ..self.admin.clone() })
+    }
+
+    /// A token of an existing ServiceAccount. Without audiences, it is for the API server.
+    pub fn token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audiences: &[&str],
+    ) -> Result<String, kube::Error> {
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"audiences": []},
+            "spec": {"audiences": audiences},
         });
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let answer = self.create(&path, &request)?;
-        let token = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
-        Ok(Access { token, ..self.admin.clone() })
+        Ok(answer["status"]["token"].as_str().unwrap_or_default().to_owned())
     }
 
     /// A proxy to the API server that can be interrupted.
@@ -226,6 +254,11 @@ impl Cluster {
     /// Gets the object at a path.
     pub fn get(&self, path: &str) -> Result<Value, kube::Error> {
         self.api.text(path).map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// The metrics of the store; `None` if it does not answer.
+    pub fn store_metrics(&self) -> Option<String> {
+        http_get(self.store_address, "/metrics").map(|(_, text)| text)
     }
 
     /// Starts Kubernetes' garbage collector. It deletes the dependents of deleted objects until it is

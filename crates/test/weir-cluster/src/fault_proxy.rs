@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::Value;
@@ -51,6 +52,8 @@ pub enum Fault {
     DropEvents,
 }
 
+const JSON: &str = "application/json";
+
 /// What ends the body of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyEnd {
@@ -80,7 +83,9 @@ struct Shared {
 impl ProxyRequest {
     /// Whether this is a list, and not a watch or the request of a single object.
     pub fn is_list(&self) -> bool {
-        self.method == "GET" && !self.is_watch() && self.query.contains_key("limit")
+        let is_limited =
+            ["limit", "resourceVersion"].iter().any(|key| self.query.contains_key(*key));
+        self.method == "GET" && !self.is_watch() && is_limited
     }
 
     /// Whether this is a watch.
@@ -176,16 +181,20 @@ impl Shared {
         client.set_nodelay(true)?;
         // Each connection has its own thread.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let server = runtime.block_on(api::client(&self.server)).map_err(io::Error::other)?;
+        let server = runtime
+            .block_on(api::client_without_retries(&self.server))
+            .map_err(io::Error::other)?;
         lock(&self.connections).push(client.try_clone()?);
         let mut reader = BufReader::new(client.try_clone()?);
         while let Some((request, upstream)) = read_request(&mut reader)? {
             lock(&self.log).push(request.clone());
             let fault = lock(&self.chooser).as_mut().and_then(|choose| choose(&request));
             match fault {
-                Some(Fault::Answer(code, body)) => write_answer(client, code, body.as_bytes())?,
+                Some(Fault::Answer(code, body)) => {
+                    write_answer(client, code, JSON, body.as_bytes())?
+                }
                 Some(Fault::Silence) => {
-                    write_head(client)?;
+                    write_head(client, JSON)?;
                     // Until the client or the test closes the connection.
                     _ = reader.read(&mut [0])?;
                     return Ok(());
@@ -193,8 +202,7 @@ impl Shared {
                 fault => {
                     let body = if request.is_watch() { BodyEnd::Close } else { BodyEnd::Length };
                     let work = forward(&server, client, upstream, fault, body);
-                    runtime.block_on(work).map_err(io::Error::other)?;
-                    if body == BodyEnd::Close {
+                    if runtime.block_on(work).map_err(io::Error::other)? == BodyEnd::Close {
                         return Ok(());
                     }
                 }
@@ -204,16 +212,22 @@ impl Shared {
     }
 }
 
-/// Sends a request to the API server, and its response to the client.
+/// Sends a request to the API server, and its response to the client. Returns what ended it.
 async fn forward(
     server: &Client,
     mut client: &TcpStream,
-    request: http::Request<Body>,
+    mut request: http::Request<Body>,
     fault: Option<Fault>,
     body: BodyEnd,
-) -> Result<(), BoxError> {
+) -> Result<BodyEnd, BoxError> {
+    if fault.is_some() {
+        // Faults are changes of JSON.
+        request.headers_mut().remove(ACCEPT);
+    }
     let response = server.send(request).await?;
     let code = response.status().as_u16();
+    let media = response.headers().get(CONTENT_TYPE).and_then(|media| media.to_str().ok());
+    let media = media.unwrap_or(JSON).to_owned();
     if body == BodyEnd::Length || code != 200 {
         let mut body = response.into_body().collect().await?.to_bytes().to_vec();
         match fault {
@@ -225,9 +239,10 @@ async fn forward(
             }
             _ => (),
         }
-        return Ok(write_answer(client, code, &body)?);
+        write_answer(client, code, &media, &body)?;
+        return Ok(BodyEnd::Length);
     }
-    write_head(client)?;
+    write_head(client, &media)?;
     let mut stream = response.into_body().into_data_stream();
     while let Some(bytes) = stream.next().await {
         let bytes = bytes?;
@@ -243,7 +258,7 @@ async fn forward(
             _ => client.write_all(&bytes)?,
         }
     }
-    Ok(())
+    Ok(BodyEnd::Close)
 }
 
 /// Reads a request; `None` at the end of the connection.
@@ -284,14 +299,14 @@ fn read_request(
     Ok(Some((request, upstream)))
 }
 
-fn write_head(mut client: &TcpStream) -> io::Result<()> {
-    client.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+fn write_head(mut client: &TcpStream, media: &str) -> io::Result<()> {
+    write!(client, "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n\r\n")
 }
 
-fn write_answer(mut client: &TcpStream, code: u16, body: &[u8]) -> io::Result<()> {
+fn write_answer(mut client: &TcpStream, code: u16, media: &str, body: &[u8]) -> io::Result<()> {
     let more = if code == 429 { "Retry-After: 1\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {code} OK\r\n{more}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "HTTP/1.1 {code} OK\r\n{more}Content-Type: {media}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     client.write_all(&[head.as_bytes(), body].concat())

@@ -3,7 +3,7 @@ use std::{
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     thread,
 };
@@ -13,7 +13,7 @@ const CLOSED: u8 = 1;
 const SILENT: u8 = 2;
 const DROPPED: u8 = 3;
 
-/// A TCP proxy to the API server that a test can interrupt for one client.
+/// A TCP proxy to a server that a test can interrupt for one client.
 #[derive(Debug)]
 pub struct Gate {
     address: SocketAddr,
@@ -23,7 +23,16 @@ pub struct Gate {
 #[derive(Debug)]
 struct Inner {
     state: AtomicU8,
+    /// The number of bytes that clients received.
+    received_bytes: AtomicU64,
     connections: Mutex<Vec<TcpStream>>,
+}
+
+/// Who receives the bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiver {
+    Server,
+    Client,
 }
 
 impl Gate {
@@ -33,10 +42,13 @@ impl Gate {
     }
 
     /// A proxy from a listener, which can be in another network namespace.
-    pub(crate) fn from(listener: TcpListener, server: SocketAddr) -> io::Result<Self> {
+    pub fn from(listener: TcpListener, server: SocketAddr) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let inner =
-            Arc::new(Inner { state: AtomicU8::new(FORWARDING), connections: Mutex::default() });
+        let inner = Arc::new(Inner {
+            state: AtomicU8::new(FORWARDING),
+            received_bytes: AtomicU64::new(0),
+            connections: Mutex::default(),
+        });
         let shared = inner.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -53,6 +65,11 @@ impl Gate {
     /// The address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The number of bytes that clients received so far.
+    pub fn received_bytes(&self) -> u64 {
+        self.inner.received_bytes.load(Ordering::Relaxed)
     }
 
     /// Closes all connections and rejects new ones.
@@ -78,20 +95,25 @@ impl Inner {
         // Disable Nagle's algorithm: small events would wait for an acknowledgement, which a watching client
         // delays.
         [client, &server].into_iter().try_for_each(|stream| stream.set_nodelay(true))?;
-        for (from, to) in [(client, &server), (&server, client)] {
+        for (from, to, receiver) in
+            [(client, &server, Receiver::Server), (&server, client, Receiver::Client)]
+        {
             let (from, to) = (from.try_clone()?, to.try_clone()?);
             let shared = self.clone();
-            thread::spawn(move || shared.forward(from, to));
+            thread::spawn(move || shared.forward(from, to, receiver));
         }
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.extend([client.try_clone()?, server]);
         Ok(())
     }
 
-    fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, receiver: Receiver) {
         let mut buffer = vec![0; 64 << 10];
         let mut is_lost = false;
         while let Ok(length @ 1..) = from.read(&mut buffer) {
+            if receiver == Receiver::Client {
+                self.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
+            }
             is_lost |= self.state.load(Ordering::SeqCst) == SILENT;
             if !is_lost && to.write_all(&buffer[..length]).is_err() {
                 break;

@@ -49,28 +49,59 @@ fn find(name: &'static str) -> Result<PathBuf, Missing> {
 /// Searches a given folder, then the one that `KUBEBUILDER_ASSETS` names, then `PATH`, then `/usr/sbin`,
 /// then the cache.
 pub fn find_program(first: Option<&Path>, name: &'static str) -> Result<PathBuf, Missing> {
+    search(first.map(Path::to_path_buf).into_iter().chain(program_folders()), name)
+}
+
+/// The folders that [`find_program`] searches after the given one.
+pub fn program_folders() -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let system = env::split_paths(&path).chain(["/usr/sbin".into()]);
-    search(first, system.chain(cluster_cache()), name)
+    let system: Vec<PathBuf> = env::split_paths(&path).chain(["/usr/sbin".into()]).collect();
+    assets().into_iter().chain(system).chain(cluster_cache())
 }
 
 /// Searches a given folder, then the one that `KUBEBUILDER_ASSETS` names, then those of the system, then
 /// the cache. A CNI plugin can have the name of another program: `bridge`.
 pub fn find_cni_plugin(first: Option<&Path>, name: &'static str) -> Result<PathBuf, Missing> {
+    let given = first.map(Path::to_path_buf).into_iter().chain(assets());
     let system = ["/usr/lib/cni", "/opt/cni/bin"].into_iter().map(PathBuf::from);
-    search(first, system.chain(cni_cache()), name)
+    search(given.chain(system).chain(cni_cache()), name)
 }
 
-fn search(
-    first: Option<&Path>,
-    system: impl Iterator<Item = PathBuf>,
-    name: &'static str,
+fn search(folders: impl Iterator<Item = PathBuf>, name: &'static str) -> Result<PathBuf, Missing> {
+    let mut folders = folders.filter(|folder| !folder.as_os_str().is_empty());
+    let found = folders.find(|folder| lacking(folder, &[name]).is_empty());
+    found.map(|folder| folder.join(name)).ok_or(Missing { programs: vec![name], folder: None })
+}
+
+/// The first folder that has all of these programs, which must have the same version. If there is a
+/// given folder, only that one counts.
+pub fn find_together(
+    given: Option<&Path>,
+    mut folders: impl Iterator<Item = PathBuf>,
+    names: &[&'static str],
 ) -> Result<PathBuf, Missing> {
-    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-    let given = first.map(Path::to_path_buf).into_iter().chain(assets);
-    let folders = given.chain(system).filter(|folder| !folder.as_os_str().is_empty());
-    let mut candidates = folders.map(|folder| folder.join(name));
-    candidates.find(|file| is_program(file)).ok_or(Missing { program: name })
+    let Some(given) = given else {
+        let complete =
+            |folder: &PathBuf| !folder.as_os_str().is_empty() && lacking(folder, names).is_empty();
+        let missing = || Missing { programs: names.to_vec(), folder: None };
+        return folders.find(complete).ok_or_else(missing);
+    };
+    let programs = lacking(given, names);
+    if programs.is_empty() {
+        return Ok(given.to_path_buf());
+    }
+    Err(Missing { programs, folder: Some(given.to_path_buf()) })
+}
+
+/// The programs that a folder lacks.
+pub fn lacking(folder: &Path, names: &[&'static str]) -> Vec<&'static str> {
+    names.iter().copied().filter(|name| !is_program(&folder.join(name))).collect()
+}
+
+/// The folder that `KUBEBUILDER_ASSETS` names.
+pub fn assets() -> Option<PathBuf> {
+    let folder = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from)?;
+    (!folder.as_os_str().is_empty()).then_some(folder)
 }
 
 /// The folder that `cargo xtask cluster build` installs CNI plugins into.
@@ -92,19 +123,33 @@ pub fn cache() -> Option<PathBuf> {
     Some(caches.join("weir"))
 }
 
-/// A required program that no searched folder contains.
+/// Required programs that no searched folder contains, or that are in different folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Its name.
-    pub program: &'static str,
+    /// Their names.
+    pub programs: Vec<&'static str>,
+    /// The folder that must have them; `None` if any of the searched folders can.
+    pub folder: Option<PathBuf>,
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Missing { program } = self;
+        let names = self.programs.join(", ");
+        if let Some(folder) = &self.folder {
+            return write!(
+                f,
+                "{} lacks {names}: it must have all programs of Kubernetes, in one version",
+                folder.display()
+            );
+        }
+        let [what, verb] = match *self.programs {
+            [_] => ["", "is"],
+            _ => ["one folder of ", "are"],
+        };
         write!(
             f,
-            "{program} is not in KUBEBUILDER_ASSETS, PATH or the cache: run `cargo xtask cluster build`"
+            "{names} {verb} not in {what}KUBEBUILDER_ASSETS, PATH or the cache: run \
+             `cargo xtask cluster build`"
         )
     }
 }

@@ -31,6 +31,6 @@ mod testbed;
 pub use error::TestbedError;
 pub use image::{Architecture, Image, libraries_of, sha256, write_layout};
 pub use node::TestNode;
-pub use programs::{CNI_PLUGINS, CONTROL_PROGRAMS, NODE_PROGRAMS, NodePrograms};
+pub use programs::{CNI_PLUGINS, KUBERNETES_PROGRAMS, NodePrograms, kubernetes_folder};
 pub use relay::relay;
 pub use testbed::{Options, Testbed, remove};

@@ -2,12 +2,10 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::OwnedFd,
-    time::Duration,
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
 };
 
-use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use rustix::net;
 use weir_netfilter::Conntrack;
 
 use crate::{
@@ -15,50 +13,11 @@ use crate::{
     cluster::{ARRIVAL_TIMEOUT, DROP_TIMEOUT, TrialCluster, address, policy},
     judged::{API, DB, LOCKED, WEB},
     node,
+    raw::Raw,
 };
 
 /// `db` allows no ingress, and all egress.
 const CLOSED: &str = "podSelector: {matchLabels: {app: db}}";
-
-/// A raw socket of a protocol, between two pods.
-struct Raw {
-    socket: OwnedFd,
-    peer: IpAddr,
-}
-
-impl Raw {
-    fn open<B: Backend>(cluster: &TrialCluster<B>, number: u8, [here, peer]: [&str; 2]) -> Raw {
-        let (here, peer) = (address(here), address(peer));
-        let open = || {
-            let family = match here {
-                IpAddr::V4(_) => net::AddressFamily::INET,
-                IpAddr::V6(_) => net::AddressFamily::INET6,
-            };
-            let protocol = net::Protocol::from_raw(u32::from(number).try_into().unwrap());
-            let socket = net::socket(family, net::SocketType::RAW, Some(protocol)).unwrap();
-            net::bind(&socket, &SocketAddr::new(here, 0)).unwrap();
-            socket
-        };
-        Raw { socket: cluster.lab.at(here, open).unwrap(), peer }
-    }
-
-    fn send(&self, content: &[u8]) {
-        let to = SocketAddr::new(self.peer, 0);
-        net::sendto(&self.socket, content, SendFlags::empty(), &to).unwrap();
-    }
-
-    /// Whether a packet with this end arrives from the peer.
-    fn receives(&self, content: &[u8], timeout: Duration) -> bool {
-        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(timeout)).unwrap();
-        let mut buffer = [0; 256];
-        while let Ok((length, ..)) = net::recv(&self.socket, &mut buffer, RecvFlags::empty()) {
-            if buffer[..length].ends_with(content) {
-                return true;
-            }
-        }
-        false
-    }
-}
 
 /// A message of a protocol, which its header starts with.
 fn message(number: u8, text: &str) -> Vec<u8> {

@@ -47,9 +47,9 @@ struct Scene {
 /// All kinds of connections between two pods.
 fn flows(from: &str, to: &str) -> Vec<Flow> {
     let ends = ["10.0.0.", "fd00::"].map(|net| (format!("{net}{from}"), format!("{net}{to}")));
-    let kinds = ends.each_ref().map(|(from, to)| {
-        [Protocol::Tcp, Protocol::Udp].map(|protocol| flow(from, to, protocol, 80))
-    });
+    let kinds = ends
+        .each_ref()
+        .map(|(from, to)| Protocol::ALL.map(|protocol| flow(from, to, protocol, 80)));
     kinds.concat()
 }
 
@@ -112,8 +112,20 @@ fn is_cut<B: Backend>(backend: B, scene: &Scene) {
         flows(scene.client, scene.server).into_iter().map(|flow| (flow, Verdict::Deny)).collect();
     cluster.probe(&denied);
     cluster.remove("tight");
-    exchange(&mut forbidden, Verdict::Allow);
-    call_back(&mut forbidden, Verdict::Allow);
+    let mut revived = without_sctp(forbidden, scene);
+    exchange(&mut revived, Verdict::Allow);
+    call_back(&mut revived, Verdict::Allow);
+    // Their ports are free again.
+    drop(revived);
+    exchange(&mut converse(&cluster, scene.client, scene.server), Verdict::Allow);
+}
+
+/// The conversations without those of SCTP: conntrack does not pick up an association, so its ends have
+/// to open a new one.
+fn without_sctp(all: Vec<Conversation>, scene: &Scene) -> Vec<Conversation> {
+    let flows = flows(scene.client, scene.server);
+    let others = all.into_iter().zip(flows).filter(|(_, flow)| flow.protocol != Protocol::Sctp);
+    others.map(|(one, _)| one).collect()
 }
 
 pub(crate) fn stays_cut<B: Backend>(backend: B) {

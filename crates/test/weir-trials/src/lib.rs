@@ -3,7 +3,7 @@
 //! ```text
 //!   random    random clusters from seeds                ┐
 //!   cluster   a fixed cluster: two nodes and four pods  ├─► agreement, conforms, established,
-//!   node      one node and programs that run on it      │   judged, icmp, kube_proxy, moving
+//!   node      one node and programs that run on it      │   judged, icmp, fragments, kube_proxy, moving
 //!   traffic   continuous packets                        ┘         └─► trials(name, backend)
 //! ```
 //!
@@ -18,6 +18,7 @@ mod conforms;
 mod encapsulation;
 mod ending;
 mod established;
+mod fragments;
 mod group;
 mod icmp;
 mod judged;
@@ -26,6 +27,7 @@ mod moving;
 mod names;
 pub mod node;
 pub mod random;
+mod raw;
 mod rejecting;
 mod reports;
 mod spoofing;
@@ -132,6 +134,8 @@ pub fn trials<B: Backend>(name: &str, backend: B) -> Vec<Trial> {
         ("neighbour_discovery_cannot_bypass_policies", icmp::neighbour_discovery),
         ("port_unreachable_passes_for_allowed_flows", icmp::port_unreachable),
         ("packet_too_big_passes_for_allowed_flows", icmp::packet_too_big),
+        ("fragments_get_the_verdict_of_their_datagram", fragments::of_datagrams),
+        ("extension_headers_hide_no_port", fragments::after_extension_headers),
         ("a_node_reaches_its_pods_and_policies_apply_to_their_egress", judged::a_pod_and_its_node),
         ("policies_apply_to_egress_to_the_node", judged::egress_to_the_node),
         ("denied_connections_are_cut_to_the_own_node", judged::a_connection_to_the_node_is_cut),

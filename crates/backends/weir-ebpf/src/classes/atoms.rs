@@ -1,18 +1,23 @@
 //! Atoms: the sets and blocks that tiers name, and the addresses that fulfil them.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use weir_model::{Delta, Member, Program, Protocol, SetDelta, SetId};
 
 use crate::{
-    planner::{Address, EbpfPlanner},
+    planner::EbpfPlanner,
     tier::{AtomId, AtomKey},
 };
 
 impl EbpfPlanner {
     /// Makes an atom part of kinds.
     pub(super) fn add_atom(&mut self, program: &Program, atom: AtomId) {
+        self.new_atoms.insert(atom);
         match self.classes.atoms[atom as usize].key.clone() {
             AtomKey::Set(set) => {
                 let members = program.sets.get(&set).into_iter().flatten();
@@ -30,36 +35,48 @@ impl EbpfPlanner {
         }
     }
 
-    /// Removes an atom from kinds.
-    pub(crate) fn remove_atom(&mut self, atom: AtomId) {
-        if !self.classes.atoms[atom as usize].tiers.is_empty() {
-            return;
-        }
-        match self.classes.atoms[atom as usize].key.clone() {
-            AtomKey::Set(_) => {
-                let has = |one: &Address| {
-                    one.sets.iter().any(|(set, _)| *set == atom) || one.former.contains(&atom)
-                };
-                let members = self.addresses.iter().filter(|(_, one)| has(one));
-                let members: Vec<IpAddr> = members.map(|(address, _)| *address).collect();
-                for address in members {
-                    if let Some(one) = self.addresses.get_mut(&address) {
-                        one.sets.retain(|(set, _)| *set != atom);
-                        one.former.retain(|set| *set != atom);
-                    }
-                    self.dirty.insert(address);
+    /// Removes the atoms that lost their last tier from kinds.
+    pub(crate) fn remove_unused_atoms(&mut self) {
+        let mut sets = BTreeSet::new();
+        for atom in mem::take(&mut self.unused_atoms) {
+            let one = &self.classes.atoms[atom as usize];
+            match &one.key {
+                _ if !one.tiers.is_empty() => {}
+                AtomKey::Set(_) => _ = sets.insert(atom),
+                AtomKey::Block(block) => {
+                    let block = block.clone();
+                    let changed = self.classes.prefixes.remove(atom, &block);
+                    self.mark_networks(changed, block.net);
                 }
             }
-            AtomKey::Block(block) => {
-                let changed = self.classes.prefixes.remove(atom, &block);
-                self.mark_networks(changed, block.net);
+        }
+        // One pass for all sets: there can be as many as policies.
+        for (address, members) in self.members_of(&sets) {
+            if let Some(one) = self.addresses.get_mut(&address) {
+                one.sets.retain(|(set, _)| !members.contains(set));
+                one.former.retain(|set| !members.contains(set));
             }
+            self.dirty.insert(address);
         }
     }
 
-    /// Applies changes of sets that are atoms.
+    /// The addresses that are or were in some of these sets, with these sets.
+    fn members_of(&self, sets: &BTreeSet<AtomId>) -> Vec<(IpAddr, Vec<AtomId>)> {
+        if sets.is_empty() {
+            return Vec::new();
+        }
+        let members = self.addresses.iter().map(|(address, one)| {
+            let all = one.sets.iter().map(|(set, _)| set).chain(&one.former);
+            (*address, all.filter(|set| sets.contains(set)).copied().collect::<Vec<_>>())
+        });
+        members.filter(|(_, sets)| !sets.is_empty()).collect()
+    }
+
+    /// Applies changes of sets that are atoms. Those that are new were read when their tiers came.
     pub(crate) fn change_sets(&mut self, program: &Program, delta: &Delta) {
         let mut touched = BTreeSet::new();
+        let new_atoms = mem::take(&mut self.new_atoms);
+        let mut replaced = BTreeMap::new();
         for (set, change) in &delta.sets {
             let Some(atom) = self.classes.atoms_by_key.get(&AtomKey::Set(set.clone())).copied()
             else {
@@ -76,19 +93,26 @@ impl EbpfPlanner {
                     touched.extend(added.iter().chain(removed).map(|member| member.address));
                     continue;
                 }
+                _ if new_atoms.contains(&atom) => continue,
                 SetDelta::Change { added, removed } => {
                     added.iter().chain(removed).map(|member| member.address).collect()
                 }
                 SetDelta::Put(members) => {
-                    let has = |one: &Address| one.sets.iter().any(|(set, _)| *set == atom);
-                    let old = self.addresses.iter().filter(|(_, one)| has(one)).map(|(at, _)| *at);
-                    members.iter().map(|member| member.address).chain(old).collect()
+                    replaced.insert(atom, set);
+                    members.iter().map(|member| member.address).collect()
                 }
             };
             for address in &addresses {
                 self.update_member(program, atom, set, *address);
             }
             touched.extend(addresses);
+        }
+        // The former members of sets that were replaced.
+        for (address, sets) in self.members_of(&replaced.keys().copied().collect()) {
+            for atom in sets {
+                self.update_member(program, atom, replaced[&atom], address);
+            }
+            touched.insert(address);
         }
         self.dirty.extend(touched);
     }

@@ -115,7 +115,7 @@ impl EbpfPlanner {
         let number = self.classes.kinds.get(&key).copied().unwrap_or_else(|| {
             let digest = self.classes.kind_digest(&signature);
             let number = self.new_kind(digest, 1);
-            self.classes.kinds.insert(key, number);
+            self.classes.add_kind(key, number);
             self.write_prepared(Write::Kind(number, digest));
             number
         });
@@ -132,7 +132,7 @@ impl EbpfPlanner {
                 digest(&(purpose, parts))
             });
             let number = self.new_kind(digests[0], 2);
-            self.classes.kinds.insert(key, number);
+            self.classes.add_kind(key, number);
             for (number, digest) in (number..).zip(digests) {
                 self.write_prepared(Write::Kind(number, digest));
             }

@@ -1,16 +1,20 @@
 //! Tiers in use, and their decisions about kinds.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use weir_model::{Program, Section};
 
 use super::{LiveTier, sections_key};
 use crate::{
+    digest::Digest,
     installed::list_element,
     layout::{Decision, MAX_LISTS, MAX_TIERS, TierAction, TierUse},
     planner::EbpfPlanner,
     tables::Write,
-    tier::{AtomId, PortActions, Signature, TierRole, TierRules, prefixes, tier_digest},
+    tier::{AtomId, PortActions, Signature, TierRole, TierRules, prefixes},
 };
 
 impl EbpfPlanner {
@@ -25,16 +29,18 @@ impl EbpfPlanner {
         if sections.iter().all(|section| section.rules.is_empty()) {
             return TierUse { tier: 0, usual: Decision::always(role.default_action()) };
         }
+        let Some(digest) = self.open_tiers.digest(role, sections) else {
+            return TierUse { tier: 0, usual: Decision::always(TierAction::Deny) };
+        };
         let key = sections_key(role, sections);
         let known = self.classes.tiers_by_sections.get(&key).copied();
         let known = known.or_else(|| {
-            let digest = tier_digest(role, sections);
             let number = *self.classes.tiers_by_digest.get(&digest)?;
             self.classes.tiers_by_sections.insert(key.clone(), number);
             self.classes.tiers.get_mut(&number)?.sections.push((role, sections.to_vec()));
             Some(number)
         });
-        let number = known.unwrap_or_else(|| self.add_tier(program, role, sections));
+        let number = known.unwrap_or_else(|| self.add_tier(program, role, sections, digest));
         used.push(number);
         let Some(tier) = self.classes.tiers.get_mut(&number) else {
             return TierUse { tier: 0, usual: Decision::always(TierAction::Deny) };
@@ -48,8 +54,8 @@ impl EbpfPlanner {
         program: &Program,
         role: TierRole,
         sections: &[Arc<Section>],
+        digest: Digest,
     ) -> u32 {
-        let digest = tier_digest(role, sections);
         let number = self.seeds.tiers.get(&digest).copied().unwrap_or_else(|| {
             let number = self.classes.next_tier;
             self.classes.next_tier = number.saturating_add(1);
@@ -60,7 +66,8 @@ impl EbpfPlanner {
         let usual = self.decision(&rules.decide(&Signature::new()));
         let atoms: Vec<AtomId> = rules.atoms.iter().copied().collect();
         let known = vec![(role, sections.to_vec())];
-        let tier = LiveTier { rules, usual, uses: 0, sections: known, digest };
+        let decided = HashMap::new();
+        let tier = LiveTier { rules, usual, decided, uses: 0, sections: known, digest };
         self.classes.tiers.insert(number, tier);
         self.classes.tiers_by_digest.insert(digest, number);
         self.classes.tiers_by_sections.insert(sections_key(role, sections), number);
@@ -106,17 +113,28 @@ impl EbpfPlanner {
 
     /// Writes the decision of a tier about a kind, unless it is the usual one and the maps have none.
     pub(super) fn ensure_decision(&mut self, tier: u32, kind: u32) {
-        let classes = &self.classes;
-        let (Some(rules), Some(live)) = (classes.tiers.get(&tier), classes.live_kinds.get(&kind))
-        else {
-            return;
-        };
-        let (usual, actions) = (rules.usual, rules.rules.decide(&live.signature));
-        let decision = self.decision(&actions);
+        let Some(usual) = self.classes.tiers.get(&tier).map(|tier| tier.usual) else { return };
+        let Some(decision) = self.decide(tier, kind) else { return };
         // Installed maps can have a decision about a number that was not in use. It may be foreign.
         if decision != usual || self.tables.decisions.contains_key(&(tier, kind)) {
             self.write_prepared(Write::Decision { tier, kind, decision });
         }
+    }
+
+    /// The decision of a tier about a kind; `None` if one of them is not in use.
+    fn decide(&mut self, number: u32, kind: u32) -> Option<Decision> {
+        let tier = self.classes.tiers.get(&number)?;
+        let signature = &self.classes.live_kinds.get(&kind)?.signature;
+        let numbers = tier.rules.numbers(signature);
+        if let Some(known) = numbers.as_ref().and_then(|numbers| tier.decided.get(numbers)) {
+            return Some(*known);
+        }
+        let actions = tier.rules.decide(signature);
+        let decision = self.decision(&actions);
+        if let (Some(numbers), Some(tier)) = (numbers, self.classes.tiers.get_mut(&number)) {
+            tier.decided.insert(numbers, decision);
+        }
+        Some(decision)
     }
 
     /// The decision with these actions. Equal lists of ports have one number.

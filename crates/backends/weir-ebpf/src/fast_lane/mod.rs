@@ -235,7 +235,7 @@ fn programs(
         let fd = match sys::open_pinned(&path) {
             Ok(fd) => fd,
             Err(_) => {
-                let code = program::lane_program(family);
+                let code = program::lane_program(family, kernel.features().clock);
                 let loaded = kernel.load_with(ProgramKind::LinkIngress, family, &code, maps);
                 let loaded = loaded.map_err(io::Error::other)?;
                 sys::pin(loaded.as_fd(), &path)?;

@@ -9,8 +9,8 @@ pub enum Helper {
     MapLookup = 1,
     /// `bpf_map_update_elem`
     MapUpdate = 2,
-    /// `bpf_ktime_get_ns`
-    Time = 5,
+    /// `bpf_jiffies64`, which the kernel turns into a load
+    Ticks = 118,
     /// `bpf_ringbuf_output`
     RingBufferOutput = 130,
     /// `bpf_redirect_peer`

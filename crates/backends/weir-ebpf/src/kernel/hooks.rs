@@ -8,7 +8,10 @@ use std::{
 
 use weir_model::IpFamily;
 
-use super::{Installation, Kernel, KernelError, Link, failed};
+use super::{
+    Installation, Kernel, KernelError, Link,
+    errors::{attach_failed, failed},
+};
 use crate::{
     program::{self, HookPoint},
     sys,
@@ -39,8 +42,8 @@ impl Kernel {
         program: BorrowedFd<'_>,
         family: IpFamily,
         hook: HookPoint,
-    ) -> io::Result<OwnedFd> {
-        self.in_namespace(|| {
+    ) -> Result<OwnedFd, KernelError> {
+        let attach = || {
             let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
             for priority in priorities(hook) {
                 match sys::attach(program, netfilter_family(family), hook as u32, priority) {
@@ -49,19 +52,33 @@ impl Kernel {
                 }
             }
             Err(last)
-        })
+        };
+        self.in_namespace(attach).map_err(|error| attach_failed(family, hook, error))
+    }
+
+    /// A program that accepts every packet.
+    fn probe(&self) -> Result<&OwnedFd, KernelError> {
+        if let Some(probe) = self.probe.get() {
+            return Ok(probe);
+        }
+        let loaded = self.load(IpFamily::V4, &program::accept_all(), &BTreeMap::new())?;
+        Ok(self.probe.get_or_init(|| loaded))
+    }
+
+    /// Checks whether this kernel can run programs at the hooks of netfilter, with one that accepts
+    /// every packet and ends immediately.
+    pub(crate) fn check_features(&self) -> Result<(), KernelError> {
+        let probe = self.probe()?;
+        for family in IpFamily::BOTH {
+            self.attach_one(probe.as_fd(), family, HookPoint::Forward)?;
+        }
+        Ok(())
     }
 
     /// Whether all programs of an installation still run. The kernel does not tell whether a link was
     /// detached, but it gives the priority of a program that runs to no other one.
     pub(crate) fn is_attached(&self, installation: &Installation) -> Result<bool, KernelError> {
-        let probe = match self.probe.get() {
-            Some(probe) => probe,
-            None => {
-                let loaded = self.load(IpFamily::V4, &program::accept_all(), &BTreeMap::new())?;
-                self.probe.get_or_init(|| loaded)
-            }
-        };
+        let probe = self.probe()?;
         let is_taken = |link: &Link| {
             let (family, hook) = (netfilter_family(link.family), link.hook as u32);
             match sys::attach(probe.as_fd(), family, hook, link.priority) {

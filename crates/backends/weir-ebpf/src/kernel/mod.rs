@@ -12,6 +12,7 @@
 //! not follow from the installed ones, are installed beside them, at another priority. Then the
 //! old ones are removed. Meanwhile a packet passes only if both allow it.
 
+mod errors;
 mod hooks;
 mod installation;
 mod numbers;
@@ -31,18 +32,17 @@ use std::{
 };
 
 use rustix::{fs::statfs, thread::LinkNameSpaceType};
-use thiserror::Error;
 use weir_datapath::ConntrackUse;
 use weir_model::IpFamily;
 
+pub(crate) use errors::KernelError;
+use errors::failed;
 pub(crate) use installation::{Installation, Link};
 use installation::{link_name, link_points, own_maps, program_name};
-use numbers::{BTF, KernelNumbers, Linked};
+use numbers::{KernelNumbers, Linked};
 
 use crate::{
-    Write,
-    btf::BtfError,
-    fast_lane,
+    Write, fast_lane,
     instruction::Instruction,
     layout::{MapId, address_key},
     program::{self, Features},
@@ -55,32 +55,6 @@ const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 /// The number of connections that conntrack follows in the network namespace of the reader.
 const CONNTRACK_COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-
-/// Why the kernel cannot run the datapath, or rejected a part of it.
-#[derive(Debug, Error)]
-pub(crate) enum KernelError {
-    #[error("no BPF file system is mounted at {BPFFS}: mount it, or use `--datapath nftables`")]
-    NoFileSystem,
-    #[error("this kernel has no type information ({BTF}): use `--datapath nftables`")]
-    NoBtf(#[source] io::Error),
-    #[error("this kernel lacks a feature (Linux 6.4 has all): use `--datapath nftables`")]
-    Feature(#[from] BtfError),
-    #[error("cannot use eBPF: run as root, or use `--datapath nftables`")]
-    Permission(#[source] io::Error),
-    #[error("the kernel rejects the program for {family}: {error}; the end of its log:\n{log}")]
-    Program { family: IpFamily, error: io::Error, log: String },
-    #[error("cannot {action}")]
-    Io { action: String, source: io::Error },
-}
-
-fn failed(action: impl Into<String>) -> impl FnOnce(io::Error) -> KernelError {
-    move |source| {
-        if source.kind() == io::ErrorKind::PermissionDenied {
-            return KernelError::Permission(source);
-        }
-        KernelError::Io { action: action.into(), source }
-    }
-}
 
 /// The part of the kernel that belongs to one network namespace.
 #[derive(Debug)]
@@ -278,14 +252,8 @@ impl Kernel {
             ProgramKind::Netfilter => format!("weir_{}", family.digit()),
             ProgramKind::LinkIngress => format!("weir_lane{}", family.digit()),
         };
-        sys::load_program(kind, &name, &code, program::LICENSE).map_err(|rejected| {
-            if rejected.error.kind() == io::ErrorKind::PermissionDenied && rejected.log.is_empty() {
-                return KernelError::Permission(rejected.error);
-            }
-            let lines: Vec<&str> = rejected.log.lines().collect();
-            let log = lines[lines.len().saturating_sub(40)..].join("\n");
-            KernelError::Program { family, error: rejected.error, log }
-        })
+        sys::load_program(kind, &name, &code, program::LICENSE)
+            .map_err(|rejected| errors::load_failed(kind, family, rejected))
     }
 
     /// Runs the programs with these maps. The maps must have their content.
@@ -330,11 +298,10 @@ impl Kernel {
         let mut links = Vec::new();
         for (family, hook) in link_points() {
             let program = programs.get(&family).expect("there is a program for each family");
-            let attach = || format!("attach the program for {family} at {}", hook.name());
-            let fd = self.attach_one(program.as_fd(), family, hook).map_err(failed(attach()))?;
+            let fd = self.attach_one(program.as_fd(), family, hook)?;
             sys::pin(fd.as_fd(), &path.join(link_name(family, hook)))
                 .map_err(failed("name a link"))?;
-            links.push(Link::new(fd, family, hook).map_err(failed(attach()))?);
+            links.push(Link::new(fd, family, hook).map_err(failed("read a link"))?);
         }
         Ok(links)
     }

@@ -6,12 +6,14 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
+use rustix::time::{ClockId, clock_getres};
+
 use super::KernelError;
 use crate::{
     btf::{Btf, BtfError},
     instruction::{Field, Kfunc, Resolve},
     layout::MapId,
-    program::Features,
+    program::{Features, TickClock},
     sys::Map,
 };
 
@@ -44,14 +46,18 @@ const CONNTRACK_FIELDS: [Field; 7] = [
 pub(super) struct KernelNumbers {
     kfuncs: BTreeMap<Kfunc, i32>,
     offsets: BTreeMap<Field, (i32, i16)>,
+    clock: TickClock,
 }
 
 impl KernelNumbers {
     pub(super) fn read() -> Result<Self, KernelError> {
-        let bytes = fs::read(BTF).map_err(KernelError::NoBtf)?;
+        Self::parse(&fs::read(BTF).map_err(KernelError::NoBtf)?)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, KernelError> {
         let functions = KFUNCS.map(Kfunc::name);
         let fields: Vec<_> = FIELDS.into_iter().chain(CONNTRACK_FIELDS).map(Field::path).collect();
-        let btf = Btf::parse(&bytes, &functions, &fields)?;
+        let btf = Btf::parse(bytes, &functions, &fields)?;
         let mut kfuncs = BTreeMap::new();
         for kfunc in KFUNCS {
             kfuncs.insert(kfunc, btf.function(kfunc.name())?);
@@ -70,12 +76,21 @@ impl KernelNumbers {
         if let Ok(conntrack) = conntrack.collect::<Result<Vec<_>, BtfError>>() {
             offsets.extend(conntrack);
         }
-        Ok(KernelNumbers { kfuncs, offsets })
+        Ok(KernelNumbers { kfuncs, offsets, clock: tick_clock() })
     }
 
     pub(super) fn features(&self) -> Features {
-        Features { conntrack: self.offsets.contains_key(&Field::Conntrack) }
+        Features { conntrack: self.offsets.contains_key(&Field::Conntrack), clock: self.clock }
     }
+}
+
+/// The clock of this kernel. The coarse clock changes with every tick.
+fn tick_clock() -> TickClock {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    let nanoseconds = u32::try_from(tick.tv_nsec).ok().filter(|_| tick.tv_sec == 0);
+    let nanoseconds = nanoseconds.unwrap_or(1_000_000_000).max(1);
+    // The kernel rounds the length of a tick.
+    TickClock::with_rate((1_000_000_000 + nanoseconds / 2) / nanoseconds)
 }
 
 pub(super) struct Linked<'a> {
@@ -103,5 +118,43 @@ impl Resolve<MapId> for Linked<'_> {
 
     fn struct_id(&self, field: Field) -> i32 {
         self.numbers.offsets.get(&field).map_or(0, |(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::btf::tests::TestBtf;
+
+    /// The type information of a kernel with these functions, and all structures without conntrack.
+    fn kernel(functions: &[Kfunc]) -> Vec<u8> {
+        let mut btf = TestBtf::default();
+        functions.iter().for_each(|function| btf.add_function(function.name()));
+        let mut structs: BTreeMap<&str, Vec<(&str, u32)>> = BTreeMap::new();
+        for (structure, member) in FIELDS.map(Field::path) {
+            structs.entry(structure).or_default().push((member, 64));
+        }
+        structs.iter().for_each(|(structure, members)| btf.add_struct(structure, members));
+        btf.bytes()
+    }
+
+    #[test]
+    fn a_kernel_without_a_function_is_rejected() {
+        assert!(!KernelNumbers::parse(&kernel(&KFUNCS)).unwrap().features().conntrack);
+        // Linux 6.3 lacks some of them.
+        for missing in KFUNCS {
+            let others: Vec<Kfunc> = KFUNCS.into_iter().filter(|one| *one != missing).collect();
+            let error = KernelNumbers::parse(&kernel(&others)).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "this kernel lacks a feature (Linux 6.6 has all): use `--datapath nftables`"
+            );
+            let cause = error.source().unwrap().to_string();
+            let expected =
+                format!("the kernel has no function {} for eBPF programs", missing.name());
+            assert_eq!(cause, expected);
+        }
     }
 }

@@ -18,7 +18,7 @@ pub struct FlowEntry {
     pub protocol: u8,
     /// The epoch in which the rules last allowed it.
     pub epoch: u32,
-    /// When its last packet passed, in units of 2^30 ns since the machine started.
+    /// When its last packet passed, in units of [`TickClock`](crate::program::TickClock).
     pub time: u64,
     /// Whether the rules have denied it since.
     pub is_cut: bool,

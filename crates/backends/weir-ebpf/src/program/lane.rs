@@ -60,9 +60,9 @@ const TARGET: i16 = super::DATA;
 const MTU: i16 = LINEAR;
 
 /// The program of the fast lane for a family.
-pub fn lane_program(family: IpFamily) -> Vec<Instruction<MapId>> {
+pub fn lane_program(family: IpFamily, clock: TickClock) -> Vec<Instruction<MapId>> {
     // Conntrack has not met the packet.
-    assemble(family, Features::default(), Site::Lane)
+    assemble(family, Features { conntrack: false, clock }, Site::Lane)
 }
 
 impl Main<'_> {

@@ -15,6 +15,7 @@
 //! it forwards do the ingress rules of a pod apply.
 
 mod ask;
+mod clock;
 mod deny;
 mod expected;
 mod flow;
@@ -36,8 +37,9 @@ use Comparison::{Equal, Greater, NotEqual};
 use Register::{R0, R1, R2, R3, R4, R6, R8, R10};
 use Width::{Byte, Double, Word};
 
-/// The licence that the kernel checks.
-pub const LICENSE: &str = "Dual BSD/GPL";
+/// The licence that the kernel checks: of the two licences of this folder, the one that the kernel
+/// accepts. It knows a fixed list, which has no Apache-2.0 and no pair with it.
+pub const LICENSE: &str = "GPL v2";
 
 /// The verdicts of netfilter.
 pub const NF_DROP: i32 = 0;
@@ -132,7 +134,7 @@ const PACKET_MULTICAST: i32 = 2;
 /// The most extension headers of an IPv6 packet. A packet with more is dropped.
 const MAX_EXTENSION_HEADERS: usize = 8;
 
-/// The idle time after which a connection is forgotten, in units of 2^30 ns: about a second.
+/// The idle time after which a connection is forgotten, in units of [`TickClock`]: about a second.
 const TCP_TIMEOUT: i32 = 80_000;
 const UDP_TIMEOUT: i32 = 170;
 const ICMP_TIMEOUT: i32 = 28;
@@ -167,14 +169,17 @@ pub(crate) mod result {
 /// The cause of the denial of a reply.
 const CAUSE_ANSWER: i32 = 2;
 
-/// What the kernel offers beyond the minimum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What depends on the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// The state of a connection can be read. Without it, a pod cannot reach itself through a
     /// service if NetworkPolicies forbid it.
     pub conntrack: bool,
+    /// How the kernel counts time.
+    pub clock: TickClock,
 }
 
+pub use clock::TickClock;
 pub use lane::{LANE_DROP, LANE_NEXT, LANE_REDIRECT, context, lane_program};
 
 /// Where a program runs.
@@ -251,10 +256,10 @@ impl Main<'_> {
         self.deny();
     }
 
-    /// `R8 = the time`, in units of 2^30 ns.
+    /// `R8 = the time`, in units of [`TickClock`].
     fn read_time(&mut self) {
-        self.asm.call(Helper::Time);
-        self.asm.shift_right(R0, 30);
+        self.asm.call(Helper::Ticks);
+        self.asm.shift_right(R0, self.features.clock.shift());
         self.asm.set(R8, R0);
     }
 

@@ -1,5 +1,5 @@
 //! The backend in a real kernel: packets and connections.
-//! Needs root, a kernel with netfilter programs (6.4), and the program `ip`.
+//! Needs root, a kernel with netfilter programs (6.6), and the program `ip`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests without the default harness")]
 

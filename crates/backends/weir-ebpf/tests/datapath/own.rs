@@ -27,6 +27,8 @@ const API: &str = "10.0.0.1";
 const WEB: &str = "10.0.0.2";
 const DB: &str = "10.0.0.3";
 const FAR: &str = "10.0.0.4";
+/// The same pods.
+const PODS_IPV6: [&str; 4] = ["fd00::1", "fd00::2", "fd00::3", "fd00::4"];
 
 /// `db` allows `api` and `web`, and can connect to all.
 const SELECTED: &str = "podSelector: {matchLabels: {app: db}}, ingress: [
@@ -42,7 +44,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ebpf::other_programs_replace_the_old_ones_under_traffic", other_programs),
         trial("ebpf::a_killed_agent_leaves_no_wrong_verdict", killed),
         trial("ebpf::cut_connections_are_counted", counted),
-        trial("ebpf::many_connections_break_and_open_nothing", flood),
+        trial("ebpf::many_connections_break_and_open_nothing", || flood([API, WEB, DB, FAR])),
+        trial("ebpf::many_connections_of_ipv6_break_and_open_nothing", || flood(PODS_IPV6)),
     ]
 }
 
@@ -180,9 +183,14 @@ fn killed() {
     assert_eq!(lab.probe(&flows, DROP_TIMEOUT).unwrap(), [Verdict::Allow, Verdict::Deny]);
 }
 
-/// A TCP connection of a pod to `db`.
-fn connect(cluster: &TrialCluster<EbpfPrograms>, from: &str, port: u16) -> [TcpStream; 2] {
-    let there = SocketAddr::new(address(DB), port);
+/// A TCP connection between pods: both ends.
+fn connect(
+    cluster: &TrialCluster<EbpfPrograms>,
+    from: &str,
+    to: &str,
+    port: u16,
+) -> [TcpStream; 2] {
+    let there = SocketAddr::new(address(to), port);
     let listener = cluster.lab.at(there.ip(), || TcpListener::bind(there).unwrap()).unwrap();
     let connect = || TcpStream::connect_timeout(&there, ARRIVAL_TIMEOUT).unwrap();
     let client = cluster.lab.at(address(from), connect).unwrap();
@@ -197,24 +205,24 @@ fn passes(from: &mut TcpStream, to: &mut TcpStream, timeout: Duration) -> bool {
 }
 
 /// A pod begins more connections than the table can hold.
-fn flood() {
+fn flood([api, web, db, far]: [&str; 4]) {
     let mut cluster = TrialCluster::with(EbpfPrograms, &[policy("db", SELECTED)]);
-    let [mut client, mut server] = connect(&cluster, API, 80);
-    let [mut cut_client, mut cut_server] = connect(&cluster, WEB, 81);
+    let [mut client, mut server] = connect(&cluster, api, db, 80);
+    let [mut cut_client, mut cut_server] = connect(&cluster, web, db, 81);
     // It sends nothing before the table is full, so that the kernel forgets it.
-    let [mut idle_client, mut idle_server] = connect(&cluster, WEB, 83);
+    let [mut idle_client, mut idle_server] = connect(&cluster, web, db, 83);
     cluster.put(&policy("db", ONLY_API));
     cluster.cut();
     assert!(!passes(&mut cut_client, &mut cut_server, DROP_TIMEOUT), "cut");
-    let bind = || UdpSocket::bind((address(API), 0)).unwrap();
+    let bind = || UdpSocket::bind((address(api), 0)).unwrap();
     let mut sent = 0;
     while sent < 4 * MAX_FLOWS {
-        let socket = cluster.lab.at(address(API), bind).unwrap();
+        let socket = cluster.lab.at(address(api), bind).unwrap();
         for port in 1..=u16::MAX {
             // The kernel prefers connections with a second packet to others. An ICMP error about an
             // earlier datagram can be reported here.
             for _ in 0..2 {
-                sent += u32::from(socket.send_to(b"?", (address(DB), port)).is_ok());
+                sent += u32::from(socket.send_to(b"?", (address(db), port)).is_ok());
             }
         }
     }
@@ -224,7 +232,7 @@ fn flood() {
     assert!(!passes(&mut cut_client, &mut cut_server, DROP_TIMEOUT), "still cut");
     assert!(!passes(&mut idle_server, &mut idle_client, DROP_TIMEOUT), "cut while it is idle");
     assert!(!passes(&mut idle_client, &mut idle_server, DROP_TIMEOUT), "cut while it is idle");
-    let flows = [(API, Verdict::Allow), (WEB, Verdict::Deny), (FAR, Verdict::Deny)];
-    let flows = flows.map(|(from, verdict)| (flow(from, DB, Protocol::Tcp, 82), verdict));
+    let flows = [(api, Verdict::Allow), (web, Verdict::Deny), (far, Verdict::Deny)];
+    let flows = flows.map(|(from, verdict)| (flow(from, db, Protocol::Tcp, 82), verdict));
     cluster.probe(&flows);
 }

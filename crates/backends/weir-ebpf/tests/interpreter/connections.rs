@@ -16,8 +16,8 @@ use crate::{
 use HookPoint::{Forward, Input, Output};
 use Verdict::{Allow, Deny};
 
-/// A second in nanoseconds.
-pub(crate) const SECOND: u64 = 1_000_000_000;
+/// A second in ticks of the kernel.
+pub(crate) const SECOND: u64 = 250;
 
 /// `web` may connect to nothing but `db`, and `db` accepts `web` only. Nothing may connect to `web`.
 pub(crate) const WEB_TO_DB: [(&str, &str); 2] = [
@@ -177,7 +177,7 @@ fn a_reset_begins_no_connection() {
 /// server may connect to the client. It goes on if it is allowed again.
 #[test]
 fn a_new_epoch_ends_forbidden_connections() {
-    for (at, protocol) in [(0, Protocol::Tcp), (1, Protocol::Udp)] {
+    for (at, protocol) in [0, 1].into_iter().flat_map(|at| Protocol::ALL.map(|one| (at, one))) {
         let mut node = Node::new(&[]);
         let to_db = flow(WEB[at], DB[at], protocol, 80);
         let beside = flow(API[at], DB[at], protocol, 80);
@@ -327,6 +327,7 @@ adminPolicies:
     }
 }
 
+/// Netfilter reassembles fragments before the program, so it meets none.
 #[test]
 fn fragments_and_truncated_packets_are_dropped() {
     let mut node = Node::new(&[]);

@@ -13,8 +13,8 @@ use weir_model::{Flow, IpFamily, Protocol, Verdict};
 use weir_trials::cluster::{address, flow};
 
 use crate::{
-    CASES,
-    connections::{API, DB, DB_FROM_API, Node, WEB, WEB_TO_DB},
+    CASES, CLOCK,
+    connections::{API, DB, DB_FROM_API, Node, SECOND, WEB, WEB_TO_DB},
     hook,
     machine::{Frame, Maps, Packet, Run},
     maps,
@@ -24,7 +24,7 @@ use crate::{
 type Code = [Vec<Instruction<MapId>>; 2];
 
 fn programs() -> Code {
-    IpFamily::BOTH.map(lane_program)
+    IpFamily::BOTH.map(|family| lane_program(family, CLOCK))
 }
 
 /// A frame from a link.
@@ -35,7 +35,7 @@ fn frame(packet: Packet, link: u32) -> Frame {
 /// The verdict, and the link that the packet was sent into.
 fn meets(code: &Code, maps: &mut Maps, frame: &Frame, links: &[u32]) -> (i32, Option<u32>) {
     let code = &code[usize::from(frame.packet.bytes.first().is_some_and(|byte| byte >> 4 == 6))];
-    let mut run = Run::new(code, maps, 1000 << 30);
+    let mut run = Run::new(code, maps, 1000 * SECOND);
     let verdict = run.lane_verdict(frame, links);
     (verdict, run.redirected)
 }
@@ -230,7 +230,7 @@ fn denied_packets_of_the_lane_are_reported() {
     let mut both = LaneNode::new(&DB_FROM_API);
     let to_db = flow(WEB[0], DB[0], Protocol::Tcp, 80);
     let packet = opening(&to_db, Forward);
-    let mut run = Run::new(&both.code[0], &mut both.node.maps, 1000 << 30);
+    let mut run = Run::new(&both.code[0], &mut both.node.maps, 1000 * SECOND);
     assert_eq!(run.lane_verdict(&frame(packet, LINKS[1]), &LINKS), LANE_DROP);
     let [report] = &run.reports[..] else { panic!("{:?}", run.reports) };
     assert_eq!((report.source, report.destination), ((to_db.from, 40_000), (to_db.to, 80)));

@@ -343,7 +343,7 @@ impl<'a> Run<'a> {
     fn call(&mut self, helper: Helper) {
         let [map, key, value] = [1, 2, 3].map(|number| self.registers[number]);
         self.registers[0] = match helper {
-            Helper::Time => self.time,
+            Helper::Ticks => self.time,
             Helper::MapLookup => {
                 if let Some((count, writes)) = self.later
                     && count == self.lookups

@@ -7,10 +7,12 @@
 
 mod connections;
 mod foreign;
+mod kinds;
 mod lane;
 mod machine;
 mod names;
 mod packets;
+mod size;
 
 use proptest::{collection::vec, prelude::*};
 use weir_datapath::{FormerAddresses, Mode, Planner};
@@ -18,7 +20,7 @@ use weir_ebpf::{
     EbpfPlanner, Installed, MapStep, Write,
     instruction::Instruction,
     layout::MapId,
-    program::{Features, HookPoint, NF_ACCEPT, program},
+    program::{Features, HookPoint, NF_ACCEPT, TickClock, program},
 };
 use weir_engine::{Engine, Locality, compile};
 use weir_model::{Delta, Direction, Flow, IpFamily, Program, Verdict, World};
@@ -30,7 +32,9 @@ use packets::opening;
 /// The cases of each law. The interpreter is slow without optimization.
 const CASES: u32 = 60;
 
-const FEATURES: Features = Features { conntrack: true };
+const FEATURES: Features = Features { conntrack: true, clock: CLOCK };
+/// A kernel with 250 ticks in a second.
+pub(crate) const CLOCK: TickClock = TickClock::with_rate(250);
 
 pub(crate) fn programs() -> [Vec<Instruction<MapId>>; 2] {
     IpFamily::BOTH.map(|family| program(family, FEATURES))

@@ -11,6 +11,7 @@ use weir_lab::Lab;
 
 use crate::{
     requests::{Audit, Requests},
+    server_usage::ServerUsage,
     site::{Agent, Scratch, gate, run_weir},
     usage::{Usage, metric},
     world::NODE,
@@ -33,12 +34,15 @@ pub(crate) struct Start {
     time: Duration,
     usage: Usage,
     requests: Requests,
+    received_bytes: u64,
+    server: [ServerUsage; 2],
 }
 
 impl Stage<'_> {
     /// Starts an agent and waits until it is ready. It must then have rules for `pods` pods.
     pub(crate) fn start(&self, pods: usize) -> (Agent, Start) {
         self.audit.since_last();
+        let server_before = ServerUsage::now(self.cluster);
         let start_time = Instant::now();
         let agent = Agent::start(self.cluster, self.lab, self.scratch, NODE, self.access, &[]);
         while agent.get(self.lab, "/readyz").is_none_or(|(code, _)| code != 200) {
@@ -51,11 +55,13 @@ impl Stage<'_> {
         }
         let time = start_time.elapsed();
         let usage = Usage::of_process(agent.child.id());
+        let received_bytes = agent.gate.received_bytes();
+        let server = [server_before, ServerUsage::now(self.cluster)];
         let requests = self.audit.since_last();
         // The agent updates this metric when it is idle.
         let counted = || metric(&self.metrics(&agent), "weir_endpoints", "") as usize;
         agent.until("the pods of the node have rules", || counted() == pods);
-        (agent, Start { time, usage, requests })
+        (agent, Start { time, usage, requests, received_bytes, server })
     }
 
     /// Removes all rules from the kernel of the node.
@@ -81,6 +87,9 @@ impl Start {
     pub(crate) fn json(&self) -> Value {
         let mut report = self.usage.json(self.time);
         report["requests"] = json!(self.requests);
+        report["received_bytes"] = json!(self.received_bytes);
+        let [before, after] = self.server;
+        after.add_since(before, &mut report);
         report
     }
 }

@@ -14,7 +14,7 @@ use weir_cluster::Cluster;
 use crate::{
     agent::Stage,
     kernel::{EventKind, Monitor},
-    policies,
+    pace, policies,
     site::Agent,
     usage::{Usage, metric, percentiles},
     world::{self, ClusterSize, PodIndex, offset},
@@ -22,10 +22,7 @@ use crate::{
 
 /// The number of changes per second.
 pub(crate) const CHANGES_PER_SECOND: usize = 100;
-/// The number of writer threads, so that one slow answer does not delay later changes. It divides
-/// the number of pods.
-const WRITER_THREADS: usize = 10;
-/// The number of pods that change in turn: a multiple of the kinds of changes and of the writers.
+/// The number of pods that change in turn: a multiple of the kinds of changes and of the threads.
 const CHANGED_PODS: usize = 300;
 /// The timeout of a change in the kernel.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,7 +70,12 @@ pub(crate) fn run(
     stage.audit.since_last();
     let (before, counted) = (Usage::of_process(agent.child.id()), stage.metrics(agent));
     let start_time = Instant::now();
-    let written = write(stage.cluster, size, &pods, start_time, time);
+    let changes = CHANGES_PER_SECOND * usize::try_from(time.as_secs()).unwrap();
+    let written = pace::write_all(changes, CHANGES_PER_SECOND as f64, |number, late| {
+        // A pod always has the same thread and the same kind of change.
+        let (pod, round) = (number % pods.len(), number / pods.len());
+        STEPS[pod % STEPS.len()][round % 2].write(stage.cluster, size, pods[pod], late)
+    });
     let took = start_time.elapsed();
     let events = await_all(monitor, &written);
     let (after, counts) = (Usage::of_process(agent.child.id()), stage.metrics(agent));
@@ -94,38 +96,8 @@ pub(crate) fn run(
         "request_to_kernel_ms": milliseconds(|written, events| events - written.sent),
         "event_to_kernel_ms_at_most": {"median": percentile(0.5), "of_100_99": percentile(0.99)},
         "cpu_percent": (after.cpu - before.cpu).as_secs_f64() / took.as_secs_f64() * 100.0,
-        "resident_bytes": after.resident, "peak_bytes": after.peak, "requests": requests,
-    })
-}
-
-/// Writes each change at its scheduled time.
-fn write(
-    cluster: &Cluster,
-    size: ClusterSize,
-    pods: &[PodIndex],
-    start_time: Instant,
-    time: Duration,
-) -> Vec<Written> {
-    let changes = CHANGES_PER_SECOND * usize::try_from(time.as_secs()).unwrap();
-    let writer = |writer: usize| {
-        let ours = (0..changes).skip(writer).step_by(WRITER_THREADS);
-        let write = |number: usize| {
-            let due = start_time
-                + Duration::from_secs(1) * u32::try_from(number).unwrap()
-                    / CHANGES_PER_SECOND as u32;
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            let late = due.elapsed();
-            // A pod always has the same writer and the same kind of change.
-            let (pod, round) = (number % pods.len(), number / pods.len());
-            let step = STEPS[pod % STEPS.len()][round % 2];
-            step.write(cluster, size, pods[pod], late)
-        };
-        ours.map(write).collect::<Vec<_>>()
-    };
-    thread::scope(|scope| {
-        let writers: Vec<_> =
-            (0..WRITER_THREADS).map(|number| scope.spawn(move || writer(number))).collect();
-        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        "resident_bytes": after.resident, "anonymous_bytes": after.anonymous,
+        "file_bytes": after.file, "peak_bytes": after.peak, "requests": requests,
     })
 }
 

@@ -12,21 +12,27 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot run has no result")]
 
 mod agent;
+mod bare;
 mod churn;
 mod kernel;
 #[path = "../../tests/cluster/objects.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod objects;
+#[path = "../common/pace.rs"]
+mod pace;
 mod policies;
+mod realistic;
 mod requests;
+#[path = "../common/server_usage.rs"]
+mod server_usage;
 #[path = "../../tests/cluster/site.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod site;
 #[path = "../common/usage.rs"]
-#[allow(dead_code, reason = "the other benchmark needs more of it")]
+#[allow(dead_code, reason = "the other benchmarks need more of it")]
 mod usage;
 #[path = "../common/world.rs"]
-#[allow(dead_code, reason = "the other benchmark needs more of it")]
+#[allow(dead_code, reason = "the other benchmarks need more of it")]
 mod world;
 
 use std::{
@@ -97,6 +103,9 @@ fn main() {
     policies::fill(size, &cluster);
     let fill = start_time.elapsed();
 
+    let (bare, pages) = (stage.read_bare(), stage.read_pages());
+    let pod_bytes = cluster.get("/api/v1/pods?limit=1").unwrap();
+    let pod_bytes = pod_bytes["items"][0].to_string().len();
     let mut first = Vec::new();
     let mut running = None;
     for round in 1..=STARTS_OF_EACH_KIND {
@@ -128,7 +137,8 @@ fn main() {
         "pods": size.pods(), "policies": policies::count(size), "namespaces": size.namespaces,
         "nodes": size.nodes(),
         "local_pods": PODS_PER_NODE, "fill_seconds": fill.as_secs_f64(),
-        "empty": empty.json(), "first": first, "churn": churn, "again": again,
+        "pod_bytes": pod_bytes, "bare": bare, "pages": pages, "empty": empty.json(),
+        "first": first, "churn": churn, "again": again,
     });
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();
 }

@@ -9,6 +9,7 @@ use weir_cluster::Cluster;
 
 use crate::{
     objects::policies_of,
+    realistic,
     world::{self, ClusterSize, PodIndex, namespace_name, namespaces_of_team, progress},
 };
 
@@ -32,7 +33,10 @@ pub(crate) fn fill(size: ClusterSize, cluster: &Cluster) {
 
 /// The path and the body that create a pod.
 pub(crate) fn creation(size: ClusterSize, pod: PodIndex) -> (String, Value) {
-    size.creation(pod, &labels(app(pod.number)), &json!([{"containerPort": 8080}]))
+    let ports = json!([{"containerPort": 8080}]);
+    let (path, mut object) = size.creation(pod, &labels(app(pod.number)), &ports);
+    realistic::enrich(&mut object);
+    (path, object)
 }
 
 /// Pods of other nodes that policies of the agent's pods allow, from the whole cluster.

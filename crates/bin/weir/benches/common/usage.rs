@@ -9,6 +9,10 @@ use serde_json::{Value, json};
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
     pub(crate) resident: u64,
+    /// The part of `resident` that is memory of the process.
+    pub(crate) anonymous: u64,
+    /// The part of `resident` that is in files, mostly the program itself.
+    pub(crate) file: u64,
     pub(crate) peak: u64,
 }
 
@@ -27,6 +31,8 @@ impl Usage {
         Usage {
             cpu: Duration::from_millis(ticks * 10),
             resident: kilobytes("VmRSS:"),
+            anonymous: kilobytes("RssAnon:"),
+            file: kilobytes("RssFile:"),
             peak: kilobytes("VmHWM:"),
         }
     }
@@ -35,7 +41,8 @@ impl Usage {
     pub(crate) fn json(self, time: Duration) -> Value {
         json!({
             "seconds": time.as_secs_f64(), "cpu_seconds": self.cpu.as_secs_f64(),
-            "resident_bytes": self.resident, "peak_bytes": self.peak,
+            "resident_bytes": self.resident, "anonymous_bytes": self.anonymous,
+            "file_bytes": self.file, "peak_bytes": self.peak,
         })
     }
 }

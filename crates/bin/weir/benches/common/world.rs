@@ -18,6 +18,8 @@ pub(crate) struct ClusterSize {
     pub(crate) namespaces: usize,
     pods_per_namespace: usize,
     apps: usize,
+    /// The nodes over which pods are spread; `None` fills nodes with 100 pods.
+    spread_over: Option<usize>,
 }
 
 /// A pod, by its position in the cluster.
@@ -36,7 +38,13 @@ impl ClusterSize {
             "the number of pods is not a multiple of {team}"
         );
         assert!(pods <= 1 << 20, "there are not as many addresses");
-        ClusterSize { namespaces: pods / pods_per_namespace, pods_per_namespace, apps }
+        let namespaces = pods / pods_per_namespace;
+        ClusterSize { namespaces, pods_per_namespace, apps, spread_over: None }
+    }
+
+    /// The same cluster with its pods on this many nodes.
+    pub(crate) fn spread_over(self, nodes: usize) -> Self {
+        ClusterSize { spread_over: Some(nodes), ..self }
     }
 
     pub(crate) fn pods(self) -> usize {
@@ -44,7 +52,7 @@ impl ClusterSize {
     }
 
     pub(crate) fn nodes(self) -> usize {
-        self.pods() / PODS_PER_NODE
+        self.spread_over.unwrap_or(self.pods() / PODS_PER_NODE)
     }
 
     /// Creates nodes and namespaces. The first `existing` nodes exist.
@@ -112,13 +120,17 @@ impl ClusterSize {
         offset(Ipv4Addr::new(10, 0, 0, 1), number)
     }
 
-    fn pod(self, number: usize) -> PodIndex {
+    pub(crate) fn pod(self, number: usize) -> PodIndex {
         let namespace = number / self.pods_per_namespace;
         PodIndex { namespace, number: number % self.pods_per_namespace }
     }
 
     fn node_of(self, pod: PodIndex) -> usize {
-        (pod.namespace + pod.number) % self.nodes()
+        match self.spread_over {
+            None => (pod.namespace + pod.number) % self.nodes(),
+            // Replicas of an app are on different nodes.
+            Some(nodes) => (pod.namespace * self.pods_per_namespace + pod.number) * 31 % nodes,
+        }
     }
 }
 
@@ -179,6 +191,6 @@ pub(crate) fn progress(what: &'static str, all: usize) -> impl Iterator<Item = u
     })
 }
 
-fn node_name(node: usize) -> String {
+pub(crate) fn node_name(node: usize) -> String {
     format!("n{}", node + 1)
 }

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 
 use crate::{
     folder::FolderWatch,
-    policies,
+    pace, policies,
     site::Site,
     usage::{Usage, mean, metric, percentiles},
     world::{self, NODE, PodIndex},
 };
 
-/// The number of writer threads, so that one slow answer does not delay later changes.
-const WRITER_THREADS: usize = 10;
 /// The timeout of a change in the files.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -51,7 +49,13 @@ impl Churn {
             || (Usage::of_process(site.controller_id()), Usage::of_process(site.agent_id(NODE)));
         let (before, usage_before, files) = (counts(), usage(), watch.results().files);
         let start_time = Instant::now();
-        let written = self.write(site, pods, start_time);
+        let written = pace::write_all(self.changes, self.rate, |number, _| {
+            let address = policies::unused_address(self.first + number);
+            let path = format!("{}/status", pods[number % pods.len()].path());
+            let sent = Instant::now();
+            site.cluster.patch(&path, &world::status(address)).unwrap();
+            Written { sent, answered: Instant::now(), address }
+        });
         let took = start_time.elapsed();
         let seen = await_all(watch, &written);
         let whole = start_time.elapsed();
@@ -82,27 +86,6 @@ impl Churn {
             "agent_mean_ms": mean(&before.1, &after.1, "weir_opflex_seconds"),
             "controller_cpu_percent": percent(usage_before.0, usage_after.0),
             "agent_cpu_percent": percent(usage_before.1, usage_after.1),
-        })
-    }
-
-    /// Writes each change at its scheduled time.
-    fn write(self, site: &Site, pods: &[PodIndex], start_time: Instant) -> Vec<Written> {
-        let writer = |writer: usize| {
-            let write = |number: usize| {
-                let due = start_time + Duration::from_secs_f64(number as f64 / self.rate);
-                thread::sleep(due.saturating_duration_since(Instant::now()));
-                let address = policies::unused_address(self.first + number);
-                let path = format!("{}/status", pods[number % pods.len()].path());
-                let sent = Instant::now();
-                site.cluster.patch(&path, &world::status(address)).unwrap();
-                Written { sent, answered: Instant::now(), address }
-            };
-            (0..self.changes).skip(writer).step_by(WRITER_THREADS).map(write).collect::<Vec<_>>()
-        };
-        thread::scope(|scope| {
-            let writers: Vec<_> =
-                (0..WRITER_THREADS).map(|number| scope.spawn(move || writer(number))).collect();
-            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
         })
     }
 }

@@ -15,15 +15,17 @@ mod folder;
 #[path = "../../tests/cluster/objects.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod objects;
+#[path = "../common/pace.rs"]
+mod pace;
 mod policies;
 #[path = "../../tests/opflex/site.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod site;
 #[path = "../common/usage.rs"]
-#[allow(dead_code, reason = "the other benchmark needs more of it")]
+#[allow(dead_code, reason = "the other benchmarks need more of it")]
 mod usage;
 #[path = "../common/world.rs"]
-#[allow(dead_code, reason = "the other benchmark needs more of it")]
+#[allow(dead_code, reason = "the other benchmarks need more of it")]
 mod world;
 
 use std::{

@@ -13,11 +13,6 @@ pub(crate) struct InputSize {
     pub(crate) policies: usize,
 }
 
-/// The name of a Deployment, as `weir explain` reads it.
-pub(crate) fn workload_name(at: usize) -> String {
-    format!("team-{:03}/deployment/app-{at}", at / PER_NAMESPACE)
-}
-
 impl InputSize {
     /// The name of the first policy of a Deployment.
     pub(crate) fn policy_name(&self, at: usize) -> String {

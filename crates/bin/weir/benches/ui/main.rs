@@ -38,8 +38,36 @@ struct Arguments {
     bench: bool,
 }
 
-/// The number of explanations to measure.
-const EXPLANATIONS: usize = 20;
+/// The most workloads to select, each with the explanation of one of its connections.
+const MAX_SELECTIONS: usize = 20;
+
+/// Shows the workloads of two namespaces on the map. Returns the number of workloads that it lists.
+const SHOW_WORKLOADS: &str = "
+    for (const name of ['team-000', 'team-001']) {
+        document.querySelector(`.node.head[aria-label^='namespace ${name},']`)?.click();
+        const buttons = [...document.querySelectorAll('#panel button')];
+        buttons.find((button) => button.textContent === 'Show workloads')?.click();
+    }
+    return document.querySelectorAll('.node.row').length;";
+
+/// Selects the workload with the number `at`, and clicks one of its edges. Returns the milliseconds from the
+/// first click to the frame with the edges and the list of connections, and those from the second click to
+/// the frame with the explanation.
+const SELECT_AND_EXPLAIN: &str = "
+    const frame = () => new Promise(requestAnimationFrame);
+    const until = async (test) => { while (!test()) await frame(); };
+    const panel = document.getElementById('panel');
+    const row = document.querySelectorAll('.node.row')[at];
+    const start = performance.now();
+    row.click();
+    await until(() => !panel.querySelector('[aria-busy=true]'));
+    const select = performance.now() - start;
+    const hit = `.hit[data-from='${row.dataset.end}']`;
+    const edge = document.querySelector(`.edge.policy + ${hit}`) ?? document.querySelector(hit);
+    const click = performance.now();
+    edge.dispatchEvent(new MouseEvent('click'));
+    await until(() => panel.querySelector('.explanation[aria-busy=false] .verdict'));
+    return [select, performance.now() - click];";
 
 fn main() {
     let Arguments { workloads, policies, weir, .. } = Arguments::parse();
@@ -62,17 +90,15 @@ fn main() {
     // The time since the navigation, at which the overview was drawn and reacts to the user.
     let interactive =
         browser.wait("return performance.getEntriesByName('weir-ready')[0]?.startTime ?? null");
-    let select = timed(|| {
-        browser.click(".node.head[data-place='3']");
-        browser.wait("return !document.getElementById('panel').hidden");
-    });
     browser.click("#tab-matrix");
     browser.wait("return document.querySelector('table.matrix')");
     browser.picture("large-matrix");
     browser.click("#tab-map");
     browser.wait("return document.querySelector('.card')");
     browser.picture("large-map");
-    let explanations: Vec<f64> = (0..EXPLANATIONS).map(|at| explain(&browser, at)).collect();
+    let rows = browser.run(SHOW_WORKLOADS, &[]).as_u64().unwrap() as usize;
+    let times = (0..rows.min(MAX_SELECTIONS)).map(|at| select_and_explain(&browser, at));
+    let (selections, explanations): (Vec<f64>, Vec<f64>) = times.unzip();
     let what_if = browser.run_async(&measured(&format!(
         "{{kind: 'whatIf', text: '', remove: ['NetworkPolicy {}']}}",
         size.policy_name(0)
@@ -83,8 +109,8 @@ fn main() {
         "policies": workloads * policies,
         "startSeconds": seconds(ready),
         "interactiveMilliseconds": interactive,
-        "selectMilliseconds": 1000.0 * seconds(select),
-        "explainMilliseconds": {"median": median(explanations.clone()), "longest": explanations.iter().copied().fold(0.0, f64::max)},
+        "selectMilliseconds": median_and_longest(selections),
+        "explainMilliseconds": median_and_longest(explanations),
         "whatIfMilliseconds": what_if,
         "memoryMiB": memory,
     });
@@ -95,12 +121,11 @@ fn main() {
     ui.wait().unwrap();
 }
 
-/// The milliseconds from a click on a connection to its explanation on the page.
-fn explain(browser: &Browser, at: usize) -> f64 {
-    let from = input::workload_name(at);
-    let to = input::workload_name(at + 1);
-    let request = format!("{{kind: 'explain', from: '{from}', to: '{to}', port: '8080/TCP'}}");
-    browser.run_async(&measured(&request)).as_f64().unwrap_or(f64::NAN)
+/// The milliseconds of the selection of a workload, and of the explanation of one of its connections.
+fn select_and_explain(browser: &Browser, at: usize) -> (f64, f64) {
+    let times = browser.run_async(&format!("(async (at) => {{{SELECT_AND_EXPLAIN}}})({at})"));
+    let time = |at: usize| times[at].as_f64().unwrap_or_else(|| panic!("{times}"));
+    (time(0), time(1))
 }
 
 /// A script that sends a request of the page and returns its duration.
@@ -111,19 +136,13 @@ fn measured(request: &str) -> String {
     )
 }
 
-fn timed(action: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    action();
-    start.elapsed()
-}
-
 fn seconds(duration: Duration) -> f64 {
     duration.as_secs_f64()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn median_and_longest(mut values: Vec<f64>) -> Value {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    json!({"median": values.get(values.len() / 2), "longest": values.last()})
 }
 
 /// The resident memory of a process.

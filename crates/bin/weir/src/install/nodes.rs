@@ -57,6 +57,8 @@ pub(crate) struct AgentPods {
     pub(crate) running: Vec<AgentPod>,
     /// The nodes without a running agent, and the reason.
     pub(crate) away: Vec<(String, String)>,
+    /// Why nodes without a pod of an agent are not known, if they are not.
+    pub(crate) nodes_unknown: Option<String>,
 }
 
 /// The pod of a running agent.
@@ -74,7 +76,7 @@ impl AgentPod {
     }
 }
 
-/// Lists the agents. Without permission to list nodes, nodes without an agent are not known.
+/// Lists the agents, and the nodes without one.
 pub(crate) fn agents(client: &AdminClient, namespace: &str) -> Result<AgentPods, ApiError> {
     let selector = "labelSelector=app.kubernetes.io%2Fname%3Dweir";
     let pods = client.list(&format!("/api/v1/namespaces/{namespace}/pods?{selector}"))?;
@@ -89,7 +91,11 @@ pub(crate) fn agents(client: &AdminClient, namespace: &str) -> Result<AgentPods,
     let runs = |agents: &AgentPods, node: &str| agents.running.iter().any(|one| one.node == node);
     let stopped = std::mem::take(&mut agents.away);
     agents.away = stopped.into_iter().filter(|(node, _)| !runs(&agents, node)).collect();
-    for node in client.list("/api/v1/nodes").unwrap_or_default() {
+    let nodes = client.list("/api/v1/nodes").unwrap_or_else(|error| {
+        agents.nodes_unknown = Some(format!("{:#}", anyhow::Error::new(error)));
+        Vec::new()
+    });
+    for node in nodes {
         let name = text(&node["metadata"]["name"]);
         if !runs(&agents, &name) && !agents.away.iter().any(|(known, _)| *known == name) {
             agents.away.push((name, "no agent runs on this node".into()));
@@ -154,6 +160,10 @@ impl NodeState {
         let held = list("lockedDown");
         problems.extend(held.iter().map(|one| pair(one, "policy", "reason")));
         problems.extend(list("leftovers").iter().map(|one| pair(one, "owner", "hint")));
+        let unavailable = status["staged"]["reportsUnavailable"].as_str();
+        let unreported =
+            |why: &str| format!("what staged policies would deny is not reported: {why}");
+        problems.extend(unavailable.map(unreported));
         let mut seen = std::collections::BTreeSet::new();
         problems.retain(|problem| seen.insert(problem.clone()));
         // The agent for opflex-agent has another form.
@@ -283,6 +293,7 @@ mod tests {
             "warnings": ["net.bridge.bridge-nf-call-iptables is 0"],
             "lockedDown": [{"policy": "NetworkPolicy a/b", "reason": "too large"}],
             "leftovers": [{"owner": "Calico", "hint": "remove it"}],
+            "staged": {"reportsUnavailable": "the agent runs with `--flows off`"},
         });
         ready.add_answer(&Ok(status.to_string()));
         let mut silent = node("n2\u{1b}[2J");
@@ -301,6 +312,7 @@ mod tests {
               net.bridge.bridge-nf-call-iptables is 0
               NetworkPolicy a/b: too large
               Calico: remove it
+              what staged policies would deny is not reported: the agent runs with `--flows off`
             n2\u{1b}[2J
               does not answer: the API server does not accept the credentials
             n3

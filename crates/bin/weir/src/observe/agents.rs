@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -93,6 +94,22 @@ pub(crate) struct AwayNode {
     pub(crate) reason: String,
 }
 
+impl fmt::Display for AwayNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} does not answer: {}", self.node, self.reason)
+    }
+}
+
+/// A message of the command on a node, as a sentence.
+pub(crate) fn remark(node: &str, line: &str) -> String {
+    format!("node {node}: {line}")
+}
+
+/// The reason why nodes are not known, as a sentence.
+pub(crate) fn nodes_unknown(why: &str) -> String {
+    format!("nodes without an agent are not known: {why}")
+}
+
 /// A line that the agent of a node printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentLine {
@@ -100,11 +117,42 @@ pub(crate) struct AgentLine {
     pub(crate) line: String,
 }
 
+/// What a command in the pods of all agents left, besides lines.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collected {
+    /// The nodes whose command ended without a failure.
+    pub(crate) answered: BTreeSet<String>,
+    /// The nodes without an answer.
+    pub(crate) away: Vec<AwayNode>,
+    /// The messages of the command on each node, such as why it prints no lines.
+    pub(crate) remarks: BTreeMap<String, Vec<String>>,
+    /// Why the nodes of the cluster are not known, if they are not.
+    pub(crate) nodes_unknown: Option<String>,
+}
+
+impl Collected {
+    /// Sentences about what the lines do not contain.
+    pub(crate) fn messages(&self) -> Vec<String> {
+        let unknown = self.nodes_unknown.iter().map(|why| nodes_unknown(why));
+        let away = self.away.iter().map(ToString::to_string);
+        let remarks = self.remarks.iter();
+        let remarks =
+            remarks.flat_map(|(node, lines)| lines.iter().map(move |line| remark(node, line)));
+        unknown.chain(away).chain(remarks).collect()
+    }
+}
+
 /// What happens to the nodes while their agents are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NodeEvent {
     /// These nodes have agents.
     Listed(BTreeSet<String>),
+    /// Nodes without an agent are not known, for this reason; or they are known again.
+    NodesUnknown(Option<String>),
+    /// The command starts on this node.
+    Started(String),
+    /// A message of the command on a node.
+    Remark { node: String, line: String },
     /// A node does not answer, for this reason.
     Away { node: String, reason: String },
     /// A node that did not answer prints lines again.
@@ -121,18 +169,26 @@ const FOLLOW_SILENCE: Duration = Duration::from_secs(70);
 const LIST_INTERVAL: Duration = Duration::from_secs(10);
 /// The time that lines of several nodes are gathered, to sort them by time.
 const MERGE_WINDOW: Duration = Duration::from_millis(300);
-/// The most lines that are gathered. Nodes with many flows print without a pause at the start.
+/// The most lines that are gathered, and their bytes. Nodes with many flows print without a pause at
+/// the start.
 const MAX_MERGED_LINES: usize = 10_000;
+const MAX_MERGED_BYTES: usize = 32 << 20;
+/// The most messages of a node that a command keeps.
+const MAX_REMARKS: usize = 20;
 
 impl ClusterAgents {
-    /// Runs weir with these words in the pods of all agents. Returns the nodes without an answer.
+    /// Runs weir with these words in the pods of all agents. Returns what the lines do not contain.
     pub(crate) fn collect(
         &self,
         words: &[String],
         mut visit: impl FnMut(AgentLine) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Vec<AwayNode>> {
+    ) -> anyhow::Result<Collected> {
         let agents = self.list()?;
-        let mut away = away_nodes(&agents);
+        let mut collected = Collected {
+            away: away_nodes(&agents),
+            nodes_unknown: agents.nodes_unknown.clone(),
+            ..Collected::default()
+        };
         let mut streams = PodStreams::new(&self.client);
         let mut running = BTreeSet::new();
         for agent in &agents.running {
@@ -142,17 +198,27 @@ impl ClusterAgents {
         while !running.is_empty() {
             match streams.next(LIST_SILENCE) {
                 Some((node, StreamItem::Line(line))) => visit(AgentLine { node, line })?,
+                Some((node, StreamItem::Remark(line))) => {
+                    let remarks = collected.remarks.entry(node).or_default();
+                    if remarks.len() < MAX_REMARKS {
+                        remarks.push(line);
+                    }
+                }
                 Some((node, StreamItem::Ended(failure))) => {
                     running.remove(&node);
-                    away.extend(failure.map(|reason| AwayNode { node, reason }));
+                    match failure {
+                        Some(reason) => collected.away.push(AwayNode { node, reason }),
+                        None => _ = collected.answered.insert(node),
+                    }
                 }
                 None => break,
             }
         }
         let silent = running.into_iter();
-        away.extend(silent.map(|node| AwayNode { node, reason: "no answer in time".into() }));
-        away.sort_by(|one, other| one.node.cmp(&other.node));
-        Ok(away)
+        let silent = silent.map(|node| AwayNode { node, reason: "no answer in time".into() });
+        collected.away.extend(silent);
+        collected.away.sort_by(|one, other| one.node.cmp(&other.node));
+        Ok(collected)
     }
 
     /// Runs weir with these words in the pods of all agents, also of those that appear later, until
@@ -175,6 +241,7 @@ impl ClusterAgents {
         let mut streams = PodStreams::new(&self.client);
         let mut running: BTreeSet<String> = BTreeSet::new();
         let mut away: BTreeMap<String, String> = BTreeMap::new();
+        let mut nodes_unknown = None;
         let mut list_at = Instant::now();
         let mut is_first = true;
         loop {
@@ -183,11 +250,16 @@ impl ClusterAgents {
                 match self.list() {
                     Ok(agents) => {
                         report(NodeEvent::Listed(node_names(&agents)));
+                        if nodes_unknown != agents.nodes_unknown {
+                            nodes_unknown.clone_from(&agents.nodes_unknown);
+                            report(NodeEvent::NodesUnknown(nodes_unknown.clone()));
+                        }
                         for node in away_nodes(&agents) {
                             note_away(&mut away, node, &mut report);
                         }
                         for agent in &agents.running {
                             if running.insert(agent.node.clone()) {
+                                report(NodeEvent::Started(agent.node.clone()));
                                 let command = agent.command(&self.namespace, words);
                                 streams.start(&agent.node, command, FOLLOW_SILENCE);
                             }
@@ -198,24 +270,28 @@ impl ClusterAgents {
                 }
                 is_first = false;
             }
-            let mut lines = Vec::new();
+            let (mut lines, mut bytes) = (Vec::new(), 0);
             let end = Instant::now() + MERGE_WINDOW;
-            while lines.len() < MAX_MERGED_LINES
-                && let Some((node, item)) =
-                    streams.next(end.saturating_duration_since(Instant::now()))
-            {
+            for _ in 0..MAX_MERGED_LINES {
+                let wait = end.saturating_duration_since(Instant::now());
+                let Some((node, item)) = streams.next(wait) else { break };
                 match item {
                     StreamItem::Line(line) => {
+                        bytes += line.len();
                         if away.remove(&node).is_some() {
                             report(NodeEvent::Back(node.clone()));
                         }
                         lines.push(AgentLine { node, line });
                     }
+                    StreamItem::Remark(line) => report(NodeEvent::Remark { node, line }),
                     StreamItem::Ended(failure) => {
                         running.remove(&node);
                         let reason = failure.unwrap_or_else(|| "the agent stopped".into());
                         note_away(&mut away, AwayNode { node, reason }, &mut report);
                     }
+                }
+                if bytes > MAX_MERGED_BYTES {
+                    break;
                 }
             }
             if !lines.is_empty() {
@@ -259,14 +335,16 @@ fn note_away(
 
 fn print_event(event: NodeEvent) {
     match event {
-        NodeEvent::Listed(_) => (),
-        NodeEvent::Away { node, reason } => report(&AwayNode { node, reason }),
-        NodeEvent::Back(node) => anstream::eprintln!("node {} answers again", Plain(&node)),
-        NodeEvent::ListFailed(reason) => anstream::eprintln!("{}; trying again", Plain(reason)),
+        NodeEvent::Listed(_) | NodeEvent::Started(_) | NodeEvent::NodesUnknown(None) => (),
+        NodeEvent::NodesUnknown(Some(why)) => print_message(&nodes_unknown(&why)),
+        NodeEvent::Remark { node, line } => print_message(&remark(&node, &line)),
+        NodeEvent::Away { node, reason } => print_message(&AwayNode { node, reason }.to_string()),
+        NodeEvent::Back(node) => print_message(&format!("node {node} answers again")),
+        NodeEvent::ListFailed(reason) => print_message(&format!("{reason}; trying again")),
     }
 }
 
-/// Reports a node without an answer.
-pub(crate) fn report(away: &AwayNode) {
-    anstream::eprintln!("node {} does not answer: {}", Plain(&away.node), Plain(&away.reason));
+/// Prints a sentence about an agent.
+pub(crate) fn print_message(text: &str) {
+    anstream::eprintln!("{}", Plain(text));
 }

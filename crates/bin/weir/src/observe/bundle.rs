@@ -47,7 +47,7 @@ const COMMANDS: [(&str, &[&str]); 5] = [
     ("status.json", &["status", "--output=json"]),
     ("drops.jsonl", &["drops", "--output=json", "--lines"]),
     ("flows.jsonl", &["flows", "--output=json"]),
-    ("policies.json", &["flows", "--uses"]),
+    ("policies.json", &["flows", "--uses", "--output=json"]),
     ("version.json", &["version", "--output=json"]),
 ];
 
@@ -166,11 +166,15 @@ impl Bundle {
         words: &[&str],
     ) -> anyhow::Result<()> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let away = cluster.collect(&words, |line| {
+        let collected = cluster.collect(&words, |line| {
             self.add(&format!("agents/{}/{file}", line.node), line.line + "\n");
             Ok(())
         })?;
-        for away in away {
+        for (node, lines) in collected.remarks {
+            let text: String = lines.iter().map(|line| format!("{file}: {line}\n")).collect();
+            self.add(&format!("agents/{node}/messages.txt"), text);
+        }
+        for away in collected.away {
             self.errors.push(format!("agents/{}/{file}: {}", away.node, away.reason));
         }
         Ok(())

@@ -1,19 +1,19 @@
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
 
 use clap::{Args, ValueEnum};
-use weir_flows::{FlowRecord, FlowsPage, PoliciesPage, read_records, write_record};
+use weir_flows::{FlowRecord, FlowsPage, read_records, write_record};
 
 use super::{
     ObserveFilter, VerdictArg,
-    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, report},
+    agents::{AgentLine, Agents, AgentsArgs, ClusterAgents, print_message, remark},
+    gaps::{GapReport, gaps},
     local::LocalAgent,
+    uses::PolicyUses,
 };
-use crate::{
-    drops::is_closed,
-    exit::Exit,
-    failure::Failure,
-    present::{self, plain::Plain},
-};
+use crate::{drops::is_closed, exit::Exit, present};
 
 /// Show the connections of pods, with the policies that decided
 ///
@@ -30,13 +30,13 @@ use crate::{
 /// namespace. The output names nodes that do not respond.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir flows\n  weir flows --follow --verdict deny\n  weir flows --pod shop/web --pod shop/db\n  weir flows --policy shop/db -o json\n  weir flows --all-nodes -n shop\n  weir flows --unused"
+    after_help = "Examples:\n  weir flows\n  weir flows --follow --verdict deny\n  weir flows --pod shop/web --pod shop/db\n  weir flows --policy shop/db -o json\n  weir flows --all-nodes -n shop\n  weir flows --unused\n  weir flows --uses"
 )]
 pub(crate) struct FlowsCommand {
     /// Keep printing flows that change until interrupted
     #[arg(long, conflicts_with = "unused")]
     follow: bool,
-    /// Print an empty line while no flow changes, for the command that asks all agents
+    /// Print an empty line while no such flow changes, for the command that asks all agents
     #[arg(long, hide = true, requires = "follow")]
     heartbeat: bool,
     #[command(flatten)]
@@ -46,10 +46,14 @@ pub(crate) struct FlowsCommand {
     verdict: Option<VerdictArg>,
     /// List the policies that select a pod but have not matched a recorded connection since the agent
     /// started
-    #[arg(long, conflicts_with_all = ["verdict", "pod", "policy"])]
+    #[arg(long, conflicts_with_all = ["verdict", "namespace", "pod", "policy"])]
     unused: bool,
-    /// Print how often each rule decided about a connection, as one JSON object per node
-    #[arg(long, conflicts_with_all = ["follow", "unused", "verdict", "pod", "policy"])]
+    /// Print how often each rule decided about a connection since the agents started, and when it last
+    /// did; JSON is one object per node
+    #[arg(
+        long,
+        conflicts_with_all = ["follow", "unused", "verdict", "namespace", "pod", "policy"]
+    )]
     uses: bool,
     #[command(flatten)]
     agents: AgentsArgs,
@@ -58,8 +62,9 @@ pub(crate) struct FlowsCommand {
     output: FlowsFormat,
 }
 
+/// An output format of commands about flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FlowsFormat {
+pub(super) enum FlowsFormat {
     /// Human-readable text
     Text,
     /// For programs
@@ -71,14 +76,12 @@ impl FlowsCommand {
         self.filter.check()?;
         let agents = self.agents.agents()?;
         if self.unused || self.uses {
-            let pages = match agents {
-                Agents::One(agent) => vec![LocalAgent(agent).policies()?],
-                Agents::Cluster(cluster) => policies(&cluster)?,
-            };
-            return if self.uses {
-                write_uses(&pages, out)
-            } else {
-                self.write_unused(&pages, out)
+            let uses = PolicyUses::read(&agents)?;
+            return match (self.uses, self.output) {
+                (true, FlowsFormat::Json) => uses.write_json(out),
+                (true, FlowsFormat::Text) => uses.write(out),
+                (false, FlowsFormat::Json) => uses.write_unused_json(out),
+                (false, FlowsFormat::Text) => uses.write_unused(out),
             };
         }
         if self.follow {
@@ -93,24 +96,34 @@ impl FlowsCommand {
                 done => done.map(|()| Exit::Yes),
             };
         }
-        let flows = read(&self.agents, &self.filter, self.verdict)?;
+        let Reading { flows, messages } = read(&self.agents, &self.filter, self.verdict)?;
+        messages.iter().for_each(|message| print_message(message));
         self.write(&flows, out)?;
         if flows.is_empty() && self.output == FlowsFormat::Text {
-            anstream::eprintln!("there is no such flow since the agents started");
+            anstream::eprintln!(
+                "{}",
+                match messages.is_empty() {
+                    true => "there is no such flow since the agents started",
+                    false => "no such flow was observed",
+                }
+            );
         }
         Ok(Exit::Yes)
     }
 
     fn follow(&self, agent: &LocalAgent<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
-        let mut last = agent.flows(|page| self.write_page(page, out))?;
-        report_gaps(&last);
+        let mut last = agent.flows(|page| Ok(self.write(&self.shown(page), out)?))?;
+        let mut report = GapReport::default();
         loop {
+            let changes = report.changes(&last, Instant::now());
+            changes.iter().for_each(|change| print_message(change));
             out.flush()?;
             last = agent.wait(last.last);
-            if last.flows.is_empty() && self.heartbeat {
+            let flows = self.shown(&last);
+            if flows.is_empty() && self.heartbeat {
                 writeln!(out)?;
             }
-            self.write_page(&last, out)?;
+            self.write(&flows, out)?;
         }
     }
 
@@ -124,10 +137,8 @@ impl FlowsCommand {
         })
     }
 
-    fn write_page(&self, page: &FlowsPage, out: &mut dyn Write) -> anyhow::Result<()> {
-        let flows: Vec<FlowRecord> =
-            page.flows.iter().filter(|flow| self.shows(flow)).cloned().collect();
-        Ok(self.write(&flows, out)?)
+    fn shown(&self, page: &FlowsPage) -> Vec<FlowRecord> {
+        page.flows.iter().filter(|flow| self.shows(flow)).cloned().collect()
     }
 
     fn shows(&self, flow: &FlowRecord) -> bool {
@@ -140,30 +151,24 @@ impl FlowsCommand {
             FlowsFormat::Text => present::flows::write(out, flows),
         }
     }
-
-    /// Writes the policies that no agent saw in use.
-    fn write_unused(&self, pages: &[PoliciesPage], out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let unused = present::flows::UnusedPolicies::new(pages);
-        match self.output {
-            FlowsFormat::Json => {
-                let schema = present::Schema::PoliciesUnused;
-                serde_json::to_writer(&mut *out, &schema.tag(&unused)).map_err(io::Error::from)?;
-                writeln!(out)?;
-            }
-            FlowsFormat::Text => unused.write(out)?,
-        }
-        Ok(Exit::when(unused.policies.is_empty()))
-    }
 }
 
-/// The flows of the agents, in the order of time. Reports what they do not contain.
+/// The flows of agents.
+pub(super) struct Reading {
+    /// The flows, in the order of time.
+    pub(super) flows: Vec<FlowRecord>,
+    /// Sentences about what they do not contain.
+    pub(super) messages: Vec<String>,
+}
+
+/// Reads the flows of the agents.
 pub(super) fn read(
     agents: &AgentsArgs,
     filter: &ObserveFilter,
     verdict: Option<VerdictArg>,
-) -> anyhow::Result<Vec<FlowRecord>> {
+) -> anyhow::Result<Reading> {
     let mut flows = Vec::new();
-    match agents.agents()? {
+    let messages = match agents.agents()? {
         Agents::One(agent) => {
             let is_shown = |flow: &&FlowRecord| {
                 verdict.is_none_or(|verdict| verdict.is(flow.verdict)) && filter.shows(flow)
@@ -172,18 +177,18 @@ pub(super) fn read(
                 flows.extend(page.flows.iter().filter(is_shown).cloned());
                 Ok(())
             })?;
-            report_gaps(&last);
+            gaps(&last)
         }
         Agents::Cluster(cluster) => {
-            let away = cluster.collect(&words(filter, verdict), |line| {
+            let collected = cluster.collect(&words(filter, verdict), |line| {
                 flows.extend(parse(&line));
                 Ok(())
             })?;
-            away.iter().for_each(report);
+            collected.messages()
         }
-    }
+    };
     sort(&mut flows);
-    Ok(flows)
+    Ok(Reading { flows, messages })
 }
 
 /// The command that prints the flows of one agent.
@@ -207,7 +212,7 @@ pub(crate) fn parse(line: &AgentLine) -> Option<FlowRecord> {
     match records.next()? {
         Ok(record) => Some(record),
         Err(error) => {
-            anstream::eprintln!("node {}: {}", Plain(&line.node), Plain(error));
+            print_message(&remark(&line.node, &format!("{:#}", anyhow::Error::new(error))));
             None
         }
     }
@@ -215,44 +220,4 @@ pub(crate) fn parse(line: &AgentLine) -> Option<FlowRecord> {
 
 fn sort(flows: &mut [FlowRecord]) {
     flows.sort_by(|one, other| one.last_seen.cmp(&other.last_seen));
-}
-
-/// The uses of rules, as all agents of a cluster observed them.
-fn policies(cluster: &ClusterAgents) -> anyhow::Result<Vec<PoliciesPage>> {
-    let mut pages = Vec::new();
-    let words = ["flows", "--uses"].map(str::to_owned);
-    let away = cluster.collect(&words, |line| {
-        pages.extend(serde_json::from_str::<PoliciesPage>(&line.line).ok());
-        Ok(())
-    })?;
-    away.iter().for_each(report);
-    if !away.is_empty() {
-        let what = "a policy may be in use on a node that does not answer";
-        return Err(Failure::new(what, "repeat the command when all nodes answer").into());
-    }
-    Ok(pages)
-}
-
-fn write_uses(pages: &[PoliciesPage], out: &mut dyn Write) -> anyhow::Result<Exit> {
-    for page in pages {
-        serde_json::to_writer(&mut *out, page).map_err(io::Error::from)?;
-        writeln!(out)?;
-    }
-    Ok(Exit::Yes)
-}
-
-/// Reports what the flows do not contain.
-fn report_gaps(page: &FlowsPage) {
-    if let Some(why) = &page.flows_unavailable {
-        anstream::eprintln!(
-            "the agent does not observe connections: {}",
-            present::plain::Plain(why)
-        );
-    }
-    if page.lost > 0 {
-        anstream::eprintln!("at least {} connections were not observed", page.lost);
-    }
-    if page.evicted > 0 {
-        anstream::eprintln!("{} flows made room for others", page.evicted);
-    }
 }

@@ -4,17 +4,20 @@ mod agents;
 mod bundle;
 mod filter;
 mod flows;
+mod gaps;
 mod local;
 mod top;
+mod uses;
 
 pub(crate) use self::{
     agents::{
-        AgentLine, Agents, AgentsArgs, ClusterAgents, NodeEvent, agent_address,
-        report as report_away,
+        AgentLine, Agents, AgentsArgs, ClusterAgents, NodeEvent, agent_address, nodes_unknown,
+        print_message, remark,
     },
     bundle::BundleCommand,
     filter::{ObserveFilter, VerdictArg},
     flows::{FlowsCommand, follow_words, parse},
+    gaps::gaps,
     local::{LocalAgent, POLL_INTERVAL, POLL_SECONDS},
     top::TopCommand,
 };

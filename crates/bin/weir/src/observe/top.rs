@@ -1,18 +1,24 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io::{self, Write},
     thread,
     time::Duration,
 };
 
 use clap::{Args, ValueEnum};
-use weir_flows::FlowRecord;
+use serde::Serialize;
+use weir_flows::{FlowRecord, FlowVerdict, RecordEnd};
 
-use super::{ObserveFilter, VerdictArg, agents::AgentsArgs, flows};
+use super::{
+    ObserveFilter, VerdictArg,
+    agents::{AgentsArgs, print_message},
+    flows::{self, FlowsFormat, Reading},
+};
 use crate::{
     drops::is_closed,
     exit::Exit,
     present::{
+        Schema,
         flows::port,
         style::STRONG,
         table::{self, Cell},
@@ -23,10 +29,11 @@ use crate::{
 ///
 /// Prints a table of the flows between workloads, those with most connections first. The numbers
 /// count from the start of the agents. With --follow, the table shows the connections of the last 5
-/// seconds and is printed again and again.
+/// seconds and is printed again and again. `≥` marks a minimum: the agents did not observe all
+/// connections, or several nodes observed connections between the same workloads.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir top\n  weir top --follow -n shop\n  weir top --by bytes --all-nodes"
+    after_help = "Examples:\n  weir top\n  weir top --follow -n shop\n  weir top --by bytes --all-nodes\n  weir top -o json"
 )]
 pub(crate) struct TopCommand {
     /// Print the table every 5 seconds, with the numbers of these seconds
@@ -45,6 +52,9 @@ pub(crate) struct TopCommand {
     verdict: Option<VerdictArg>,
     #[command(flatten)]
     agents: AgentsArgs,
+    /// Output format; JSON is one object per line
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: FlowsFormat,
 }
 
 /// The order of the flows.
@@ -59,87 +69,208 @@ enum TopOrder {
 /// The interval of tables.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The numbers of a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct TopCount {
-    connections: u64,
-    bytes: Option<u64>,
+/// The flow of a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct TopKey {
+    from: String,
+    to: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    protocol: String,
+    verdict: FlowVerdict,
 }
 
-/// A row: source, destination, port, verdict.
-type TopKey = (String, String, String, &'static str);
+/// The numbers of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct TopCount {
+    connections: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    /// Whether the numbers can be too small.
+    #[serde(rename = "minimum")]
+    is_minimum: bool,
+}
+
+/// A row.
+#[derive(Serialize)]
+struct TopRow<'a> {
+    #[serde(flatten)]
+    key: &'a TopKey,
+    #[serde(flatten)]
+    count: &'a TopCount,
+}
+
+/// What the agents report.
+struct TopReading {
+    counts: BTreeMap<TopKey, TopCount>,
+    /// Sentences about what the numbers do not contain.
+    messages: Vec<String>,
+}
 
 impl TopCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         self.filter.check()?;
-        let mut counts = self.read()?;
+        let mut last = self.read()?;
+        last.messages.iter().for_each(|message| print_message(message));
         if !self.follow {
-            self.write(&counts, out)?;
+            self.write(&last.counts, out)?;
             return Ok(Exit::Yes);
         }
         let mut out = anstream::stdout().lock();
         loop {
             thread::sleep(INTERVAL);
             let now = self.read()?;
-            let written = self.write(&difference(&now, &counts), &mut out);
-            let written = written.and_then(|()| writeln!(out)).and_then(|()| out.flush());
+            let new = now.messages.iter().filter(|message| !last.messages.contains(message));
+            new.for_each(|message| print_message(message));
+            let written = self.write_interval(&difference(&now.counts, &last.counts), &mut out);
             match written.map_err(anyhow::Error::from) {
                 Err(error) if is_closed(&error) => return Ok(Exit::Yes),
                 result => result?,
             }
-            counts = now;
+            last = now;
         }
     }
 
-    fn read(&self) -> anyhow::Result<BTreeMap<TopKey, TopCount>> {
-        let flows = flows::read(&self.agents, &self.filter, self.verdict)?;
-        Ok(sum(&flows))
+    fn read(&self) -> anyhow::Result<TopReading> {
+        let Reading { flows, messages } = flows::read(&self.agents, &self.filter, self.verdict)?;
+        Ok(TopReading { counts: sum(&flows), messages })
+    }
+
+    /// Writes the numbers of an interval, with an empty line after the table.
+    fn write_interval(
+        &self,
+        counts: &BTreeMap<TopKey, TopCount>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        self.write(counts, out)?;
+        if self.output == FlowsFormat::Text {
+            writeln!(out)?;
+        }
+        out.flush()
     }
 
     fn write(&self, counts: &BTreeMap<TopKey, TopCount>, out: &mut dyn Write) -> io::Result<()> {
-        let mut rows: Vec<(&TopKey, &TopCount)> = counts.iter().collect();
-        rows.sort_by_key(|(_, count)| match self.by {
-            TopOrder::Connections => std::cmp::Reverse(count.connections),
-            TopOrder::Bytes => std::cmp::Reverse(count.bytes.unwrap_or_default()),
-        });
-        let head = ["FROM", "TO", "PORT", "VERDICT", "CONNECTIONS", "BYTES"];
-        let mut table = vec![head.map(|title| Cell::new(title, STRONG)).to_vec()];
-        for ((from, to, port, verdict), count) in rows.into_iter().take(self.rows) {
-            let bytes = count.bytes.map_or("-".into(), |bytes| bytes.to_string());
-            table.push(vec![
-                from.into(),
-                to.into(),
-                port.into(),
-                (*verdict).into(),
-                count.connections.into(),
-                bytes.into(),
-            ]);
+        let rows = self.rows(counts);
+        match self.output {
+            FlowsFormat::Text => write_table(&rows, out),
+            FlowsFormat::Json => rows.iter().try_for_each(|row| {
+                serde_json::to_writer(&mut *out, &Schema::Top.tag(row))?;
+                writeln!(out)
+            }),
         }
-        table::write(out, 0, &table)
+    }
+
+    /// The first rows in the order of the arguments.
+    fn rows<'a>(&self, counts: &'a BTreeMap<TopKey, TopCount>) -> Vec<TopRow<'a>> {
+        let mut rows: Vec<TopRow<'a>> =
+            counts.iter().map(|(key, count)| TopRow { key, count }).collect();
+        rows.sort_by_key(|row| match self.by {
+            TopOrder::Connections => std::cmp::Reverse(row.count.connections),
+            TopOrder::Bytes => std::cmp::Reverse(row.count.bytes.unwrap_or_default()),
+        });
+        rows.truncate(self.rows);
+        rows
     }
 }
 
-/// The numbers by source, destination, port and verdict. Two nodes can have a flow of the same
-/// connections, so that the larger number counts.
+fn write_table(rows: &[TopRow<'_>], out: &mut dyn Write) -> io::Result<()> {
+    let head = ["FROM", "TO", "PORT", "VERDICT", "CONNECTIONS", "BYTES"];
+    let mut table = vec![head.map(|title| Cell::new(title, STRONG)).to_vec()];
+    for TopRow { key, count } in rows {
+        let number = |number: u64| match count.is_minimum {
+            true => format!("≥{number}"),
+            false => number.to_string(),
+        };
+        table.push(vec![
+            (&key.from).into(),
+            (&key.to).into(),
+            port(key.port, &key.protocol).into(),
+            key.verdict.into(),
+            number(count.connections).into(),
+            count.bytes.map_or("-".into(), number).into(),
+        ]);
+    }
+    table::write(out, 0, &table)
+}
+
+/// The numbers by source, destination, port and verdict.
+///
+/// The nodes of both ends observe a connection between workloads. Which connections two nodes share is
+/// not known, so that the largest number of a node is a minimum. With another end, only the node of the
+/// workload observes a connection.
 fn sum(flows: &[FlowRecord]) -> BTreeMap<TopKey, TopCount> {
-    let mut by_node: BTreeMap<(TopKey, &str), TopCount> = BTreeMap::new();
+    let mut by_node: BTreeMap<(TopKey, &str), (TopCount, Observers)> = BTreeMap::new();
     for flow in flows {
-        let (from, to) = (flow.from.to_string(), flow.to.to_string());
-        let key = (from, to, port(flow).trim().to_owned(), flow.verdict.as_str());
-        let sum = by_node.entry((key, &flow.node)).or_default();
-        sum.connections = sum.connections.saturating_add(flow.connections);
-        sum.bytes = match (sum.bytes, flow.bytes) {
+        let key = TopKey {
+            from: flow.from.to_string(),
+            to: flow.to.to_string(),
+            port: flow.port,
+            protocol: flow.protocol.clone(),
+            verdict: flow.verdict,
+        };
+        let count = TopCount {
+            connections: flow.connections,
+            bytes: flow.bytes,
+            is_minimum: !flow.sampling.complete,
+        };
+        let (sum, _) =
+            by_node.entry((key, &flow.node)).or_insert((TopCount::default(), observers(flow)));
+        *sum = sum.plus(count);
+    }
+    let mut sums: BTreeMap<TopKey, TopCount> = BTreeMap::new();
+    for ((key, _), (count, observers)) in by_node {
+        match sums.entry(key) {
+            Entry::Vacant(entry) => _ = entry.insert(count),
+            Entry::Occupied(mut entry) => {
+                let sum = entry.get_mut();
+                *sum = match observers {
+                    Observers::One => sum.plus(count),
+                    Observers::Both => sum.max(count),
+                };
+            }
+        }
+    }
+    sums
+}
+
+/// The nodes that observe a connection.
+#[derive(Clone, Copy)]
+enum Observers {
+    /// The node of the only end that is a workload.
+    One,
+    /// The nodes of both ends.
+    Both,
+}
+
+fn observers(flow: &FlowRecord) -> Observers {
+    match (&flow.from, &flow.to) {
+        (RecordEnd::Workload { .. }, RecordEnd::Workload { .. }) => Observers::Both,
+        _ => Observers::One,
+    }
+}
+
+impl TopCount {
+    /// The numbers of both, which share no connection.
+    fn plus(self, other: TopCount) -> TopCount {
+        let bytes = match (self.bytes, other.bytes) {
             (Some(one), Some(other)) => Some(one.saturating_add(other)),
             (one, other) => one.or(other),
         };
+        TopCount {
+            connections: self.connections.saturating_add(other.connections),
+            bytes,
+            is_minimum: self.is_minimum || other.is_minimum,
+        }
     }
-    let mut sums: BTreeMap<TopKey, TopCount> = BTreeMap::new();
-    for ((key, _), count) in by_node {
-        let sum = sums.entry(key).or_default();
-        sum.connections = sum.connections.max(count.connections);
-        sum.bytes = sum.bytes.max(count.bytes);
+
+    /// The numbers of both, which can share connections.
+    fn max(self, other: TopCount) -> TopCount {
+        TopCount {
+            connections: self.connections.max(other.connections),
+            bytes: self.bytes.max(other.bytes),
+            is_minimum: true,
+        }
     }
-    sums
 }
 
 /// The numbers since an earlier reading. A number that decreased belongs to a new agent.
@@ -152,7 +283,7 @@ fn difference(
         let old = before.get(key).copied().unwrap_or_default();
         let connections = since(count.connections, old.connections);
         let bytes = count.bytes.map(|bytes| since(bytes, old.bytes.unwrap_or_default()));
-        (key.clone(), TopCount { connections, bytes })
+        (key.clone(), TopCount { connections, bytes, ..*count })
     });
     let is_active = |count: &TopCount| count.connections > 0 || count.bytes > Some(0);
     changed.filter(|(_, count)| is_active(count)).collect()
@@ -160,7 +291,16 @@ fn difference(
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use expect_test::expect;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct TestCommand {
+        #[command(flatten)]
+        top: TopCommand,
+    }
 
     fn flow(node: &str, pod: &str, connections: u64) -> FlowRecord {
         let line = format!(
@@ -169,10 +309,41 @@ mod tests {
         serde_json::from_str(&line).unwrap()
     }
 
+    /// The same flow to a pod of another workload.
+    fn to_workload(flow: FlowRecord) -> FlowRecord {
+        FlowRecord { to: flow.from.clone(), ..flow }
+    }
+
+    fn numbers(flows: &[FlowRecord]) -> Vec<(u64, bool)> {
+        sum(flows).values().map(|count| (count.connections, count.is_minimum)).collect()
+    }
+
     #[test]
-    fn flows_that_two_nodes_observe_count_once() {
-        let counts = sum(&[flow("n1", "a", 3), flow("n2", "b", 5)]);
-        assert_eq!(counts.values().map(|count| count.connections).collect::<Vec<_>>(), [5]);
+    fn each_node_observes_other_connections_to_an_address() {
+        assert_eq!(numbers(&[flow("n1", "a", 3), flow("n2", "b", 5)]), [(8, false)]);
+    }
+
+    #[test]
+    fn nodes_can_share_connections_between_workloads() {
+        let flows = [flow("n1", "a", 3), flow("n2", "b", 5)].map(to_workload);
+        assert_eq!(numbers(&flows), [(5, true)]);
+        assert_eq!(numbers(&flows[..1]), [(3, false)], "both pods run on one node");
+    }
+
+    #[test]
+    fn numbers_that_can_be_too_small_are_marked() {
+        let mut sampled = flow("n2", "b", 5);
+        sampled.sampling.complete = false;
+        let counts = sum(&[flow("n1", "a", 3), sampled]);
+        let TestCommand { top } = TestCommand::parse_from(["top"]);
+        let mut out = Vec::new();
+        top.write(&counts, &mut out).unwrap();
+        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        expect![[r#"
+            FROM                 TO           PORT     VERDICT  CONNECTIONS  BYTES
+            shop/deployment/web  203.0.113.7  443/TCP  allow    ≥8           -
+        "#]]
+        .assert_eq(&text);
     }
 
     #[test]

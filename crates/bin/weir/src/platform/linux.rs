@@ -131,7 +131,7 @@ impl Open for Iptables {
 }
 
 impl Open for GuardedEbpf {
-    const HINT: &'static str = "run it as root on Linux 6.4 or later with a BPF file system at /sys/fs/bpf, or use `--datapath nftables`";
+    const HINT: &'static str = "run it as root on Linux 6.6 or later with a BPF file system at /sys/fs/bpf, or use `--datapath nftables`";
 
     fn open_with(mode: Mode) -> Result<Self, ApplyError> {
         Ok(Guarded { policies: Ebpf::open(mode)?, guard: Nft::open(mode)? })

@@ -1,16 +1,17 @@
 //! Flows: two lines for each, so that they fit into a terminal.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
 };
 
 use serde::Serialize;
-use weir_flows::{FlowRecord, FlowVerdict, PoliciesPage};
+use weir_flows::{DecidingRule, FlowRecord, FlowVerdict, PoliciesPage};
 
 use super::{
     plain::Plain,
     style::{BAD, FAINT, GOOD, Painted, SOME, STRONG},
+    table::{self, Cell},
     wrap,
 };
 
@@ -22,10 +23,11 @@ pub(crate) fn write(out: &mut dyn Write, flows: &[FlowRecord]) -> io::Result<()>
             FlowVerdict::Deny => Painted(BAD, "deny"),
             FlowVerdict::Audit => Painted(SOME, "audit"),
         };
+        let port = port(flow.port, &flow.protocol);
         let head = format!(
             "{} {verdict} {} {}",
             Painted(FAINT, &flow.last_seen),
-            Painted(STRONG, format!("{} → {}{}", flow.from, flow.to, port(flow))),
+            Painted(STRONG, format!("{} → {} {port}", flow.from, flow.to)),
             Plain(counts(flow)),
         );
         wrap::write(out, &head, 0)?;
@@ -35,10 +37,10 @@ pub(crate) fn write(out: &mut dyn Write, flows: &[FlowRecord]) -> io::Result<()>
 }
 
 /// The port and the protocol of a flow.
-pub(crate) fn port(flow: &FlowRecord) -> String {
-    match flow.port {
-        Some(port) => format!(" {port}/{}", flow.protocol),
-        None => format!(" {}", flow.protocol),
+pub(crate) fn port(port: Option<u16>, protocol: &str) -> String {
+    match port {
+        Some(port) => format!("{port}/{protocol}"),
+        None => protocol.to_owned(),
     }
 }
 
@@ -49,6 +51,7 @@ fn counts(flow: &FlowRecord) -> String {
         FlowVerdict::Allow | FlowVerdict::Audit => "connection",
     };
     let count = super::count(count, what);
+    let count = if flow.sampling.complete { count } else { format!("at least {count}") };
     match flow.bytes {
         Some(bytes) => format!("({count}, {bytes} bytes)"),
         None => format!("({count})"),
@@ -64,6 +67,38 @@ fn decision(flow: &FlowRecord) -> String {
         true => format!("no policy decided on {}", flow.node),
         false => rules.join(", "),
     }
+}
+
+/// Writes how often each rule decided, on all nodes together. Only the node of the selected pod applies a
+/// rule to a connection, so that no connection counts twice.
+pub(crate) fn write_uses(out: &mut dyn Write, pages: &[PoliciesPage]) -> io::Result<()> {
+    let mut rules: BTreeMap<&DecidingRule, (u64, &str)> = BTreeMap::new();
+    for used in pages.iter().flat_map(|page| &page.uses) {
+        let (connections, last) = rules.entry(&used.rule).or_default();
+        *connections = connections.saturating_add(used.connections);
+        *last = used.last_used.as_str().max(*last);
+    }
+    let head = ["RULE", "CONNECTIONS", "LAST USED"];
+    let mut rows = vec![head.map(|title| Cell::new(title, STRONG)).to_vec()];
+    for (rule, (connections, last)) in &rules {
+        rows.push(vec![rule.into(), connections.into(), last.into()]);
+    }
+    table::write(out, 0, &rows)?;
+    print_observation(pages.len(), last_start(pages));
+    if !pages.iter().all(|page| page.complete) {
+        anstream::eprintln!("some connections were not observed, so the numbers are minimums");
+    }
+    Ok(())
+}
+
+/// The latest start of an observation.
+fn last_start(pages: &[PoliciesPage]) -> &str {
+    pages.iter().map(|page| page.since.as_str()).max().unwrap_or_default()
+}
+
+fn print_observation(nodes: usize, since: &str) {
+    let nodes = super::count(nodes, "node");
+    anstream::eprintln!("observed on {nodes} since {}", Plain(since));
 }
 
 /// Policies that decided about no connection.
@@ -89,16 +124,20 @@ impl UnusedPolicies {
         }
         UnusedPolicies {
             policies: policies.into_iter().cloned().collect(),
-            since: pages.iter().map(|page| page.since.clone()).max().unwrap_or_default(),
+            since: last_start(pages).to_owned(),
             complete: pages.iter().all(|page| page.complete),
             nodes: pages.iter().map(|page| page.node.clone()).collect(),
         }
     }
 
+    /// Uses may be missing for a reason that the pages do not know.
+    pub(crate) fn set_incomplete(&mut self) {
+        self.complete = false;
+    }
+
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         self.policies.iter().try_for_each(|policy| writeln!(out, "{}", Plain(policy)))?;
-        let nodes = super::count(self.nodes.len(), "node");
-        anstream::eprintln!("observed on {nodes} since {}", Plain(&self.since));
+        print_observation(self.nodes.len(), &self.since);
         if !self.complete {
             anstream::eprintln!("some connections were not observed, so a policy may be in use");
         }
@@ -125,7 +164,7 @@ mod tests {
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
         expect![[r#"
             2026-01-02T03:04:06.678Z deny shop/deployment/web → shop/statefulset/db 5432/TCP
-              (3 packets)
+              (at least 3 packets)
               NetworkPolicy shop/db ingress isolates, 2 more
             2026-01-02T03:04:06.678Z allow shop/\u{1b}[31mweb → 203.0.113.7 ICMP (1
               connection, 300 bytes)

@@ -35,10 +35,11 @@ pub(crate) fn write(out: &mut dyn Write, status: &Value) -> io::Result<()> {
         ("fast lane", &fast_lane),
         ("mode", &status["mode"]),
         ("source", &status["source"]["path"]),
+        ("server", &status["source"]["server"]),
         ("last apply", &status["lastApply"]["outcome"]),
     ] {
-        // Only some datapaths have these.
-        if matches!(name, "conntrack" | "fast lane") && value.is_null() {
+        // Only some datapaths have these, and only a source with relays names the server.
+        if matches!(name, "conntrack" | "fast lane" | "server") && value.is_null() {
             continue;
         }
         writeln!(out, "{name:10}  {}", text(value))?;

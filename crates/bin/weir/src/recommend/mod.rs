@@ -48,11 +48,12 @@ use crate::{
 /// weir tests every recorded flow against them, together with the policies of the other tiers and
 /// namespaces, and lists the flows that would be denied. Exit status 1 if there are any.
 ///
-/// Agents record only connections that the kernel tracks. Connections of the fast lane, and those of
-/// eBPF nodes without connection tracking, are missing, and the policies deny them.
+/// The policies deny connections that agents did not record. With `--datapath ebpf`, connections that
+/// the kernel does not track are missing if they began before the agent, and in audit mode if policies
+/// deny them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml"
+    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml\n\nFrom the flows that the agents of a cluster stored:\n  kubectl weir flows -o json | weir recommend --flows - -n shop"
 )]
 pub(crate) struct RecommendCommand {
     #[command(flatten)]

@@ -252,7 +252,7 @@ fn protocol(name: &str) -> Option<Protocol> {
 
 /// A page of drops, or one drop.
 #[derive(serde::Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected drops, as `weir drops -o json` prints them")]
 enum DropsInput {
     Page { drops: Vec<Dropped> },
     Drop(Box<Dropped>),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use weir_flows::{FlowRecord, FlowVerdict, RecordEnd, RecordError, read_records};
 use weir_view::page::Page;
 
-use super::live::LiveState;
+use super::{Purpose, live::LiveState};
 use crate::{failure::Failure, observe::NodeEvent, present::plain::Plain};
 
 /// The most different flows that are kept: those that changed last.
@@ -22,6 +22,8 @@ const MAX_FLOWS: usize = 50_000;
 const MAX_ANSWER: usize = 2000;
 /// The most wrong lines that are reported one by one.
 const MAX_WRONG_LINES: usize = 10;
+/// The name of standard input in messages.
+const STDIN: &str = "standard input";
 
 /// The flows that were read so far.
 #[derive(Clone, Default)]
@@ -61,34 +63,42 @@ impl FlowLog {
         log
     }
 
-    /// Reads a recording. Standard input is read until it ends, while the page is served.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        if path.as_os_str() == "-" {
-            let log = FlowLog::live();
-            let reader = log.clone();
-            thread::spawn(move || {
-                if let Err(error) = reader.read("standard input", BufReader::new(io::stdin())) {
-                    let why = format!("cannot read standard input: {error}");
-                    anstream::eprintln!("{}", Plain(&why));
-                    reader.set_trouble(Some(why));
-                }
-                reader.lock().is_live = false;
-            });
-            return Ok(log);
+    /// Reads a recording. A server shows its page while it reads standard input.
+    pub(super) fn open(path: &Path, purpose: Purpose) -> anyhow::Result<Self> {
+        let is_stdin = path.as_os_str() == "-";
+        if is_stdin && purpose == Purpose::Serve {
+            return Ok(FlowLog::follow_stdin());
         }
         let log = FlowLog::default();
+        let file = if is_stdin { STDIN.to_owned() } else { path.display().to_string() };
         let hint = "give a file of `weir flows -o json`, or `-` for standard input";
-        let failed = |error: io::Error| {
-            Failure::new(format!("cannot read {}: {error}", path.display()), hint)
-        };
-        let file = path.display().to_string();
-        log.read(&file, BufReader::new(File::open(path).map_err(failed)?)).map_err(failed)?;
+        let failed = |error: io::Error| Failure::new(format!("cannot read {file}: {error}"), hint);
+        if is_stdin {
+            log.read(&file, BufReader::new(io::stdin())).map_err(failed)?;
+        } else {
+            log.read(&file, BufReader::new(File::open(path).map_err(failed)?)).map_err(failed)?;
+        }
         let store = log.lock();
         if store.flows.is_empty() && store.wrong_lines.count > 0 {
             return Err(Failure::new(format!("no line of {file} is a flow record"), hint).into());
         }
         drop(store);
         Ok(log)
+    }
+
+    /// Reads standard input until it ends, on a thread.
+    fn follow_stdin() -> Self {
+        let log = FlowLog::live();
+        let reader = log.clone();
+        thread::spawn(move || {
+            if let Err(error) = reader.read(STDIN, BufReader::new(io::stdin())) {
+                let why = format!("cannot read {STDIN}: {error}");
+                anstream::eprintln!("{}", Plain(&why));
+                reader.set_trouble(Some(why));
+            }
+            reader.lock().is_live = false;
+        });
+        log
     }
 
     /// Reads records, and reports the lines that are none.

@@ -1,6 +1,11 @@
 //! Follows the flows and the drops of agents while the page is served.
 
-use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use weir_kube::{Access, AdminClient};
@@ -11,12 +16,15 @@ use crate::{
     failure::Failure,
     observe::{
         ClusterAgents, LocalAgent, NodeEvent, ObserveFilter, POLL_INTERVAL, POLL_SECONDS,
-        follow_words, parse,
+        follow_words, gaps, nodes_unknown, parse, remark,
     },
 };
 
 /// The time before agents that could not be followed are asked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The most messages of a node that the page shows: the latest ones.
+const MAX_REMARKS: usize = 3;
 
 /// The agents to follow.
 pub(super) enum LiveAgents {
@@ -53,11 +61,9 @@ fn follow_flows(agents: &LiveAgents, log: &FlowLog) -> anyhow::Result<()> {
         LiveAgents::One(address) => {
             let mut page = LocalAgent(address).page(0, 0)?;
             loop {
-                let unavailable = page.flows_unavailable.take();
+                let gaps = gaps(&page);
                 log.add(page.flows);
-                log.set_trouble(
-                    unavailable.map(|why| format!("the agent does not observe connections: {why}")),
-                );
+                log.set_trouble((!gaps.is_empty()).then(|| gaps.join("; ")));
                 // The agent unites the changes of this time.
                 thread::sleep(if page.more { Duration::ZERO } else { POLL_INTERVAL });
                 page = LocalAgent(address).page(page.last, POLL_SECONDS)?;
@@ -83,14 +89,12 @@ fn follow_drops(agents: &LiveAgents, log: &DropLog) -> anyhow::Result<()> {
             let mut page = drops::page(address, 0, 0)?;
             loop {
                 log.add(page.drops);
-                log.set_trouble(page.drops_unavailable.map(|why| {
-                    format!("the agent cannot receive reports of dropped packets: {why}")
-                }));
+                log.set_trouble(page.drops_unavailable.as_deref().map(drops::unavailable));
                 page = drops::page(address, page.last, POLL_SECONDS)?;
             }
         }
         LiveAgents::Cluster(access, namespace) => {
-            let words = drops::follow_words(&ObserveFilter::default());
+            let words = drops::follow_words(&ObserveFilter::default(), None);
             cluster(access, namespace)?.follow_with(
                 &words,
                 |event| log.report(event),
@@ -116,11 +120,15 @@ fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// Which agents do not answer.
+/// Which agents do not answer, and what the answers of others do not contain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LiveState {
     /// The nodes without an answer, each with the reason.
     away: BTreeMap<String, String>,
+    /// The latest messages of nodes.
+    remarks: BTreeMap<String, VecDeque<String>>,
+    /// Why nodes without an agent are not known.
+    nodes_unknown: Option<String>,
     /// Why nothing can be followed.
     trouble: Option<String>,
 }
@@ -132,6 +140,17 @@ impl LiveState {
             NodeEvent::Listed(nodes) => {
                 self.trouble = None;
                 self.away.retain(|node, _| nodes.contains(node));
+                self.remarks.retain(|node, _| nodes.contains(node));
+            }
+            NodeEvent::NodesUnknown(why) => self.nodes_unknown = why,
+            NodeEvent::Started(node) => _ = self.remarks.remove(&node),
+            NodeEvent::Remark { node, line } => {
+                let remarks = self.remarks.entry(node).or_default();
+                remarks.retain(|earlier| *earlier != line);
+                remarks.push_back(line);
+                if remarks.len() > MAX_REMARKS {
+                    remarks.pop_front();
+                }
             }
             NodeEvent::Away { node, reason } => {
                 self.away.insert(node, reason);
@@ -152,7 +171,12 @@ impl LiveState {
     pub(super) fn problems(&self) -> Value {
         let away =
             self.away.iter().map(|(node, why)| format!("node {node} does not answer: {why}"));
-        json!(self.trouble.iter().cloned().chain(away).collect::<Vec<_>>())
+        let remarks = self.remarks.iter();
+        let remarks =
+            remarks.flat_map(|(node, lines)| lines.iter().map(move |line| remark(node, line)));
+        let unknown = self.nodes_unknown.iter().map(|why| nodes_unknown(why));
+        let all = self.trouble.iter().cloned().chain(unknown).chain(away).chain(remarks);
+        json!(all.collect::<Vec<_>>())
     }
 }
 
@@ -178,6 +202,27 @@ mod tests {
         state.apply(NodeEvent::Back("n1".into()));
         assert_eq!(state.problems(), json!(["no connection", "node n2 does not answer: why"]));
         state.apply(NodeEvent::Listed(["n1".to_owned()].into()));
+        assert_eq!(state, LiveState::default());
+    }
+
+    #[test]
+    fn the_latest_messages_of_a_node_are_shown_until_its_command_starts_again() {
+        let mut state = LiveState::default();
+        for line in ["a", "b", "a", "c", "d"] {
+            state.apply(NodeEvent::Remark { node: "n1".into(), line: line.into() });
+        }
+        state.apply(NodeEvent::NodesUnknown(Some("why".into())));
+        assert_eq!(
+            state.problems(),
+            json!([
+                "nodes without an agent are not known: why",
+                "node n1: a",
+                "node n1: c",
+                "node n1: d"
+            ])
+        );
+        state.apply(NodeEvent::NodesUnknown(None));
+        state.apply(NodeEvent::Started("n1".into()));
         assert_eq!(state, LiveState::default());
     }
 }

@@ -6,14 +6,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_kube::ClusterKinds;
+use weir_kube::{ApiError, ClusterKinds};
 use weir_view::{
     explain::Clusters,
     page::{Page, PageData, PageError, PageOptions, PageRequest},
 };
 
 use super::{
-    UiInput,
+    Purpose, UiInput,
     drops::DropLog,
     flows::FlowLog,
     live::{self, LiveAgents},
@@ -34,7 +34,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Reads the input.
-    pub(super) fn load(input: UiInput) -> anyhow::Result<Self> {
+    pub(super) fn load(input: UiInput, purpose: Purpose) -> anyhow::Result<Self> {
         let page = RwLock::new(Arc::new(read(&input)?));
         if input.live {
             let (flows, drops) = (FlowLog::live(), DropLog::default());
@@ -45,7 +45,7 @@ impl Session {
             live::start(agents, &flows, &drops);
             return Ok(Session { input, page, flows: Some(flows), drops: Some(drops) });
         }
-        let flows = input.flows.as_deref().map(FlowLog::open).transpose()?;
+        let flows = input.flows.as_deref().map(|path| FlowLog::open(path, purpose)).transpose()?;
         Ok(Session { input, page, flows, drops: None })
     }
 
@@ -94,9 +94,13 @@ impl PageData for Session {
 
 /// Reads and compiles the input.
 fn read(input: &UiInput) -> anyhow::Result<Page> {
-    let UiInput { source, clusters, ingress, .. } = input;
+    let UiInput { source, clusters, ingress, flows, .. } = input;
     let config = LintConfig::find(None, source.paths())?;
-    let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
+    let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes);
+    let loaded = loaded.map_err(|error| match flows {
+        Some(_) => beside_recording(error),
+        None => error,
+    })?;
     let options = PageOptions {
         title: title(input),
         namespace: source.namespace().map(str::to_owned),
@@ -108,6 +112,21 @@ fn read(input: &UiInput) -> anyhow::Result<Page> {
     };
     let mut progress = Progress::new("evaluating connections");
     Ok(Page::new(loaded, options, |done, all| progress.report(done, all))?)
+}
+
+/// Adds to the hint about an unreachable cluster that a recording is not enough.
+fn beside_recording(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<Failure>() {
+        Ok(failure) if failure.is::<ApiError>() => {
+            let hint = format!(
+                "{}; a recording has no policies, so --flows needs manifests (-f) or a cluster",
+                failure.hint()
+            );
+            Failure::new(failure, hint).into()
+        }
+        Ok(failure) => failure.into(),
+        Err(error) => error,
+    }
 }
 
 /// The input, as a user would name it.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use weir_model::Verdict;
 
 use crate::{
+    disturb,
     filter::Filter,
     life::{kill_again_and_again, verdict},
     node::Node,
@@ -45,6 +46,35 @@ pub(crate) fn dump_and_cleanup() {
     assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
     assert_nothing_is_loaded(&node);
     assert_eq!(verdict(&node, CLOSED), Verdict::Allow);
+}
+
+/// `weir render --live` shows an element that another program removed, until an agent restores it.
+pub(crate) fn shows_a_removed_element() {
+    let node = Node::with(Filter::Ebpf);
+    let remove = || node.run_ok(&disturb::command("delete addresses4"));
+    let compare = || {
+        let folder = node.path().to_str().unwrap();
+        let words = ["render", "--live", "--datapath", "ebpf", "--node", "n1", "-f", folder];
+        let output = node.weir(&words);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let equal = (Some(0), "no difference\n".to_owned());
+    let mut agent = node.started(&[]);
+    assert_eq!(compare(), equal);
+    remove();
+    node.until("the agent restores the element", || {
+        let (_, metrics) = node.get("/metrics").unwrap();
+        metrics.contains("weir_repairs_total 1\n")
+    });
+    assert_eq!(compare(), equal);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends(), Some(0));
+    remove();
+    let (code, difference) = compare();
+    assert_eq!(code, Some(1), "{difference}");
+    assert!(difference.contains("address "), "{difference}");
+    let _agent = node.started(&[]);
+    assert_eq!(compare(), equal);
 }
 
 /// `/status` and `weir status` say whether conntrack follows connections too, and whether packets take the
@@ -132,9 +162,15 @@ fn wait_for_path(node: &Node, expected: &Value) {
     node.until(&format!("the agent reports {expected}"), is_so);
 }
 
-fn assert_nothing_is_loaded(node: &Node) {
+/// Checks that no programs, maps and tables of weir are left.
+pub(crate) fn assert_nothing_is_loaded(node: &Node) {
     let nothing = node.weir(&["datapath", "dump"]);
     let message = String::from_utf8_lossy(&nothing.stderr);
     assert_eq!(nothing.status.code(), Some(2), "{message}");
     assert!(message.contains("has no eBPF programs in this network namespace"), "{message}");
+    let tables = node.nft("list tables");
+    assert!(!tables.contains("weir"), "{tables}");
+    let namespace = node.run_ok("stat --dereference --format=%i /proc/self/ns/net");
+    let objects = node.run_ok("ls /sys/fs/bpf");
+    assert!(!objects.contains(&format!("weir-{}-", namespace.trim())), "{objects}");
 }

@@ -152,27 +152,63 @@ pub(crate) fn audit(filter: Filter) {
     assert_eq!(flows(&node, &["--verdict", "deny"]), Vec::<Value>::new());
 }
 
-/// A staged policy drops nothing and reports what it would drop. Other policies are enforced.
 pub(crate) fn staged(filter: Filter) {
-    let node = node(filter);
-    let policy = |annotations: &str| {
-        format!(
-            "
+    only_reports_a_staged_policy(&node(filter), "NetworkPolicy shop/no-egress", no_egress);
+}
+
+/// The same with a policy of the admin tier.
+pub(crate) fn staged_cluster_policy(filter: Filter) {
+    only_reports_a_staged_policy(
+        &node(filter),
+        "ClusterNetworkPolicy no-egress",
+        no_egress_of_the_cluster,
+    );
+}
+
+/// The same with connections from the table of the eBPF programs.
+pub(crate) fn staged_without_conntrack() {
+    let node = Node::with(Filter::Ebpf);
+    only_reports_a_staged_policy(&node, "NetworkPolicy shop/no-egress", no_egress);
+}
+
+/// A policy that denies all egress of the web server, with a mode.
+fn no_egress(mode: &str) -> String {
+    format!(
+        "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {{name: no-egress, namespace: shop, annotations: {{{annotations}}}}}
+metadata: {{name: no-egress, namespace: shop, annotations: {{weir.dev/mode: {mode}}}}}
 spec: {{podSelector: {{matchLabels: {{app: web}}}}, policyTypes: [Egress]}}
 "
-        )
-    };
-    node.write("staged.yaml", &policy("weir.dev/mode: audit"));
+    )
+}
+
+/// The same as a ClusterNetworkPolicy.
+fn no_egress_of_the_cluster(mode: &str) -> String {
+    format!(
+        "
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {{name: no-egress, annotations: {{weir.dev/mode: {mode}}}}}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: web}}}}}}}}
+  egress: [{{action: Deny, to: [{{namespaces: {{}}}}]}}]
+"
+    )
+}
+
+/// A staged policy drops nothing and reports what it would drop. Other policies are enforced.
+fn only_reports_a_staged_policy(node: &Node, id: &str, policy: fn(&str) -> String) {
+    node.write("staged.yaml", &policy("audit"));
     let _agent = node.started(&[]);
     node.until("the connection is reported", || {
-        assert_eq!(verdict(&node, OPEN), Verdict::Allow, "a staged policy drops nothing");
-        assert_eq!(verdict(&node, CLOSED), Verdict::Deny, "another policy is enforced");
-        !flows(&node, &["--verdict", "audit"]).is_empty()
+        assert_eq!(verdict(node, OPEN), Verdict::Allow, "a staged policy drops nothing");
+        assert_eq!(verdict(node, CLOSED), Verdict::Deny, "another policy is enforced");
+        !flows(node, &["--verdict", "audit"]).is_empty()
     });
-    let audited = flows(&node, &["--verdict", "audit"]);
+    let audited = flows(node, &["--verdict", "audit"]);
     assert_eq!(audited[0]["port"], OPEN, "{audited:?}");
     assert_eq!(audited[0]["policies"][0]["name"], "no-egress", "{audited:?}");
     assert_eq!(audited[0]["policies"][0]["direction"], "egress", "{audited:?}");
@@ -183,18 +219,18 @@ spec: {{podSelector: {{matchLabels: {{app: web}}}}, policyTypes: [Egress]}}
     assert!(!passed.is_empty(), "{drops}");
     for drop in passed {
         assert_eq!(drop["toPort"], OPEN, "{drop}");
-        assert_eq!(drop["policies"][0], "NetworkPolicy shop/no-egress", "{drop}");
+        assert_eq!(drop["policies"][0], id, "{drop}");
     }
     let output = node.weir(&["status", "-o", "json"]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     schema::check(&status);
-    assert_eq!(status["staged"]["policies"][0], "NetworkPolicy shop/no-egress", "{status}");
+    assert_eq!(status["staged"]["policies"][0], id, "{status}");
     assert_eq!(status["staged"]["reportsUnavailable"], Value::Null, "{status}");
     // An unknown value: the policy is enforced.
-    node.write("staged.yaml", &policy("weir.dev/mode: stage"));
-    node.until("the policy is enforced", || verdict(&node, OPEN) == Verdict::Deny);
-    node.write("staged.yaml", &policy("weir.dev/mode: audit"));
-    node.until("the policy is staged again", || verdict(&node, OPEN) == Verdict::Allow);
+    node.write("staged.yaml", &policy("stage"));
+    node.until("the policy is enforced", || verdict(node, OPEN) == Verdict::Deny);
+    node.write("staged.yaml", &policy("audit"));
+    node.until("the policy is staged again", || verdict(node, OPEN) == Verdict::Allow);
 }
 
 /// If the kernel counts packets, flows have their bytes.

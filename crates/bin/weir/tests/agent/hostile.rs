@@ -6,6 +6,7 @@ use weir_model::{Direction, Verdict};
 use weir_testkit::HostileShape;
 
 use crate::{
+    ebpf::assert_nothing_is_loaded,
     filter::Filter,
     life::verdict,
     node::Node,
@@ -120,4 +121,7 @@ pub(crate) fn terminates_the_agent(filter: Filter) {
     assert!(cleaned.status.success());
     let rules = node.run_ok("nft list ruleset") + &node.run_ok("ipset list -n");
     assert!(!rules.contains("weir"), "{rules}");
+    if filter == Filter::Ebpf {
+        assert_nothing_is_loaded(&node);
+    }
 }

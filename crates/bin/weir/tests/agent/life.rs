@@ -173,21 +173,28 @@ pub(crate) fn cleanup() {
 }
 
 pub(crate) fn a_second_agent() {
+    const SECOND: &str = "127.0.0.1:9641";
     let node = Node::new();
     let mut first = node.started(&[]);
-    let mut second = node.start(&[]);
+    let mut second = node.start(&["--http", SECOND]);
     let mut third = node.start(&[]);
     // All agents of a node have one log.
     node.until("both wait", || third.log().matches("another weir agent").count() == 2);
-    assert!(node.get("/healthz").is_some_and(|(code, _)| code == 200));
+    // At their common address, the first agent answers.
+    assert!(node.get("/readyz").is_some_and(|(code, _)| code == 200));
+    let is_alive = || node.get_at(SECOND, "/healthz").is_some_and(|(code, _)| code == 200);
+    node.until("the second agent answers", is_alive);
+    let reason = "another weir agent runs in this network namespace\n";
+    assert_eq!(node.get_at(SECOND, "/readyz"), Some((503, reason.into())));
     // A waiting agent obeys signals.
     third.signal(Signal::TERM);
     assert_eq!(third.ends(), Some(0), "{}", third.log());
     first.signal(Signal::TERM);
     assert_eq!(first.ends(), Some(0));
     node.until("the second agent takes over", || {
-        node.get("/readyz").is_some_and(|(code, _)| code == 200)
+        node.get_at(SECOND, "/readyz").is_some_and(|(code, _)| code == 200)
     });
+    assert!(node.get_at(SECOND, "/status").is_some_and(|(code, _)| code == 200));
     second.signal(Signal::TERM);
     assert_eq!(second.ends(), Some(0), "{}", second.log());
     // A command that ends by itself does not wait.

@@ -5,6 +5,8 @@
 mod blind;
 mod change;
 mod contest;
+#[path = "../../../../backends/weir-ebpf/tests/datapath/disturb.rs"]
+mod disturb;
 mod ebpf;
 mod filter;
 mod flows;
@@ -14,6 +16,7 @@ mod life;
 mod names;
 mod node;
 mod prober;
+mod recordings;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod swap;
@@ -29,6 +32,13 @@ use weir_trials::trial;
 use self::filter::Filter;
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = &arguments[..]
+        && first == disturb::COMMAND
+    {
+        disturb::run(rest);
+        return ExitCode::SUCCESS;
+    }
     let mut trials = vec![
         trial("a_thousand_rule_changes_let_no_packet_slip", swap::a_thousand_times),
         trial("a_deleted_table_is_restored_within_two_seconds", life::the_table_is_deleted),
@@ -36,17 +46,13 @@ fn main() -> ExitCode {
         trial("a_new_node_enforces_the_readable_manifests", life::starts_with_a_broken_manifest),
         trial("a_restart_without_changes_writes_nothing", life::a_restart_writes_nothing),
         trial("cleanup_leaves_only_foreign_rules", life::cleanup),
-        trial("a_second_agent_fails_with_a_reason", life::a_second_agent),
+        trial("a_second_agent_waits_and_is_not_ready", life::a_second_agent),
         trial("an_agent_survives_a_closed_log", life::the_log_is_closed),
     ];
     for filter in [Filter::Nftables, Filter::IptablesNft] {
         trials.extend([
             with(filter, "repeated_kills_change_no_verdict", life::killed_again_and_again),
             with(filter, "once_applies_and_audit_allows_everything", life::once_and_audit),
-            with(filter, "a_claim_takes_no_rules_off_a_pod", contest::a_pod_keeps_its_rules),
-            with(filter, "a_policy_does_not_multiply", hostile::multiplies),
-            with(filter, "a_policy_over_budget_is_named", hostile::exceeds_the_budget),
-            with(filter, "no_policy_terminates_two_agents", hostile::terminates_the_agent),
             with(filter, "a_drop_is_reported_with_pods_and_policies", life::drops),
             with(
                 filter,
@@ -76,19 +82,29 @@ fn main() -> ExitCode {
         with(Filter::Ebpf, "once_applies_and_audit_allows_everything", life::once_and_audit),
         with(Filter::Ebpf, "a_drop_is_reported_with_pods_and_policies", life::drops),
         trial("the_objects_of_ebpf_are_listed_and_cleaned_up", ebpf::dump_and_cleanup),
+        trial("a_removed_element_of_ebpf_is_shown_and_restored", ebpf::shows_a_removed_element),
         trial("ebpf_reports_conntrack_and_the_fast_lane", ebpf::reports_the_packet_path),
         trial("ebpf_names_the_missing_feature", ebpf::names_the_missing_feature),
         trial("repeated_kills_keep_the_fast_lane", ebpf::killed_with_a_fast_lane),
     ]);
     for filter in [Filter::Nftables, Filter::IptablesNft, Filter::Ebpf] {
-        trials.push(with(filter, "flows_have_the_policies_that_decided", flows::are_observed));
+        trials.extend([
+            with(filter, "a_claim_takes_no_rules_off_a_pod", contest::a_pod_keeps_its_rules),
+            with(filter, "a_policy_does_not_multiply", hostile::multiplies),
+            with(filter, "a_policy_over_budget_is_named", hostile::exceeds_the_budget),
+            with(filter, "no_policy_terminates_two_agents", hostile::terminates_the_agent),
+            with(filter, "flows_have_the_policies_that_decided", flows::are_observed),
+            with(filter, "a_staged_policy_only_reports", flows::staged),
+            with(filter, "a_staged_cluster_policy_only_reports", flows::staged_cluster_policy),
+        ]);
     }
     for filter in [Filter::Nftables, Filter::IptablesNft] {
-        trials.push(with(filter, "a_staged_policy_only_reports", flows::staged));
+        trials.push(with(filter, "recordings_lead_to_policies", recordings::lead_to_policies));
     }
     trials.extend([
         with(Filter::Nftables, "a_flow_of_audit_mode_says_so", flows::audit),
         trial("flows_of_ebpf_need_no_conntrack", flows::of_the_own_table),
+        trial("a_staged_policy_of_ebpf_needs_no_conntrack", flows::staged_without_conntrack),
         trial("flows_have_bytes_if_the_kernel_counts", flows::accounting),
         trial("flows_can_be_switched_off", flows::off),
         trial("flows_go_to_a_file_and_to_a_collector", flows::export),

@@ -148,7 +148,12 @@ impl Node {
 
     /// Requests a path from the agent; `None` if it does not answer.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
-        self.lab.on_node("n1", || http_get(HTTP.parse().unwrap(), path)).unwrap()
+        self.get_at(HTTP, path)
+    }
+
+    /// The same from an agent with another address.
+    pub(crate) fn get_at(&self, address: &str, path: &str) -> Option<(u16, String)> {
+        self.lab.on_node("n1", || http_get(address.parse().unwrap(), path)).unwrap()
     }
 
     /// Waits until a condition holds.

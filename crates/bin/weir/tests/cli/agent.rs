@@ -130,6 +130,21 @@ fn drops_are_a_table_or_json() {
 }
 
 #[test]
+fn drops_have_a_verdict() {
+    let agent = answering(ONE);
+    let dropped = json(&weir(&format!("drops -o json --verdict deny --agent {agent}")));
+    assert_eq!(dropped["drops"][0]["number"], 7);
+    check(
+        &weir(&format!("drops --verdict audit --agent {agent}")),
+        expect![[r#"
+            --- stderr
+            no such packet is among the drops that the agent keeps
+            --- exit 0
+        "#]],
+    );
+}
+
+#[test]
 fn follow_ends_when_the_reader_closes_the_pipe() {
     let agent = answering(ONE);
     let mut child = command()
@@ -146,6 +161,27 @@ fn follow_ends_when_the_reader_closes_the_pipe() {
     }
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A page with a flow of the verdict `deny`.
+const DENIED: &str = r#"{"flows": [{"schemaVersion": "weir.dev/flow/v1", "node": "n1", "verdict": "deny", "from": {"address": "10.0.0.3"}, "to": {"address": "10.0.0.1"}, "protocol": "TCP", "port": 80, "policies": [], "firstSeen": "2026-01-02T03:04:05.678Z", "lastSeen": "2026-01-02T03:04:05.678Z", "connections": 1, "sampling": {"source": "reports", "complete": false}}], "last": 7, "more": false, "since": "2026-01-02T03:04:05.678Z", "evicted": 0, "lost": 0}"#;
+
+/// Without the line, a node whose packets all have another verdict counts as one that does not answer.
+#[test]
+fn follow_prints_an_empty_line_if_the_filter_leaves_nothing() {
+    for (name, page) in [("drops", ONE), ("flows", DENIED)] {
+        let agent = answering(page);
+        let mut child = command()
+            .args([name, "--follow", "--heartbeat", "-o", "json", "--verdict", "audit"])
+            .args(["--agent", &agent.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "", "{name}");
+        drop(lines);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
+    }
 }
 
 #[test]

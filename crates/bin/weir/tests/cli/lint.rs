@@ -111,11 +111,18 @@ fn the_exit_status_depends_on_the_severity_and_the_baseline() {
     assert_eq!(crate::stdout(&moved), "nothing found; not reported: 1 of the baseline\n");
     let other = MIXED.replace("name: deny", "name: other");
     assert_eq!(weir_reading(&arguments, &other).status.code(), Some(1));
-    std::fs::write(&known, "{}").unwrap();
-    let broken = weir_reading(&arguments, MIXED);
-    assert_eq!(broken.status.code(), Some(2));
-    let error = crate::stderr(&broken);
-    assert!(error.starts_with("error: cannot read the baseline "), "{error}");
+    for (text, why) in [
+        ("{}", "missing field `findings`"),
+        ("[]", "expected the output of `weir lint -o json`"),
+        ("{\"findings\": [1]}", "expected a finding, as `weir lint -o json` prints it"),
+    ] {
+        std::fs::write(&known, text).unwrap();
+        let broken = weir_reading(&arguments, MIXED);
+        assert_eq!(broken.status.code(), Some(2));
+        let error = crate::stderr(&broken);
+        assert!(error.starts_with("error: cannot read the baseline "), "{error}");
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 /// A section of the reference: its code and its YAML blocks.

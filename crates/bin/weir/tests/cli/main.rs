@@ -5,6 +5,9 @@
 mod aci;
 mod addresses;
 mod agent;
+#[path = "../ui/agents.rs"]
+#[allow(dead_code, reason = "tests of the page need more of it")]
+mod agents;
 #[cfg(target_os = "linux")]
 mod check;
 #[cfg(unix)]
@@ -24,6 +27,7 @@ mod lint;
 mod live;
 mod matrix;
 mod networks;
+mod observe;
 mod recommend;
 mod render;
 mod review;

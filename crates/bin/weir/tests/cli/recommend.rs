@@ -132,6 +132,19 @@ fn a_wrong_record_is_an_error_that_names_its_line() {
     assert!(stderr(&output).contains("line 1: not a flow record"), "{}", stderr(&output));
 }
 
+#[test]
+fn a_wrong_drop_is_an_error_that_names_the_expected_input() {
+    for input in ["{}\n", "[]\n", "{\"drops\": 1}\n"] {
+        let output = weir_reading("recommend -f examples/shop/manifests --drops -", input);
+        assert_eq!(output.status.code(), Some(2), "{input}");
+        let message = stderr(&output);
+        assert!(
+            message.contains("expected drops, as `weir drops -o json` prints them"),
+            "{message}"
+        );
+    }
+}
+
 /// Names and times of records come from elsewhere, and the output is YAML for kubectl.
 #[test]
 fn a_record_cannot_add_lines_to_the_output() {

@@ -45,6 +45,23 @@ fn iptables_rules_have_the_format_of_its_programs() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// The golden tests of the backend check the elements and the programs themselves.
+#[test]
+fn ebpf_is_printed_as_maps_and_programs() {
+    let output = weir("render -f examples/shop/manifests --datapath ebpf");
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(text.starts_with("config: epoch 1, enforce\n"), "{text}");
+    // The address of payments/checkout, whose policy allows one port.
+    assert!(text.contains("\naddress 10.243.47.192: pod 4\n"), "{text}");
+    assert!(text.contains("\npod 4: kind 6; "), "{text}");
+    assert!(text.contains(" 8443/TCP: allow\n"), "{text}");
+    for family in ["IPv4", "IPv6"] {
+        let program = format!("\nprogram for {family}:\n    0: r2 = u64[r1 +0]\n");
+        assert!(text.contains(&program), "{text}");
+    }
+}
+
 /// The golden tests of the backend check the rules themselves.
 #[test]
 fn acls_have_the_format_of_hns() {
@@ -104,13 +121,20 @@ fn an_invalid_prefix_is_rejected() {
 
 #[test]
 fn options_without_effect_are_rejected() {
-    for refused in ["iptables -o yaml", "hcn -n shop", "opflex -n shop", "nftables -n shop"] {
+    for refused in [
+        "iptables -o yaml",
+        "ebpf -o json",
+        "hcn -n shop",
+        "opflex -n shop",
+        "nftables -n shop",
+        "ebpf -n shop",
+    ] {
         let output = weir(&format!("render -f examples/shop/manifests --datapath {refused}"));
         assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{refused}");
     }
 }
 
-/// `sim` and `hcn` have an entry for every pod, the other two a skeleton of a ruleset. None of these
+/// `sim` and `hcn` have an entry for every pod, the others a skeleton of a ruleset. None of these
 /// says why there are no rules.
 #[test]
 fn rendering_no_rules_says_why() {
@@ -133,7 +157,7 @@ fn rendering_no_rules_says_why() {
         (file("e.yaml", &[pod, other]), "--node n1", "no policy selects a pod on node n1"),
         (file("f.yaml", &[own, policy]), "", "no pod has an address of its own"),
     ];
-    for datapath in ["sim", "nftables", "iptables", "hcn", "opflex"] {
+    for datapath in ["sim", "nftables", "iptables", "ebpf", "hcn", "opflex"] {
         for (path, options, why) in &cases {
             let output = weir(&format!("render -f {path} --datapath {datapath} {options}"));
             let said = stderr(&output);

@@ -70,11 +70,13 @@ fn every_schema_is_used_and_documented() {
         "flow",
         "names",
         "policies-unused",
+        "policy-uses",
         "render-live",
         "status",
         "status-nodes",
         "status-opflex",
         "status-policy",
+        "top",
     ];
     used.extend(others.map(ToOwned::to_owned));
     let page = fs::read_to_string(root().join("docs/reference/json.md")).unwrap();

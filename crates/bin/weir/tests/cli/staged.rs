@@ -41,17 +41,30 @@ spec:
     folder
 }
 
-#[test]
-fn a_staged_policy_drops_no_packet_and_an_unknown_mode_is_enforced() {
+/// Audit mode drops no packet, and an unknown mode is enforced.
+#[track_caller]
+fn modes_pass(datapaths: &[&str]) {
     for mode in ["audit", "enforce", "Audit"] {
         let folder = staged(mode);
         let tests = folder.path().join("tests.yaml");
-        for datapath in ["sim", "nftables", "iptables", "hcn"] {
+        for datapath in datapaths {
             let output = weir(&format!("test --datapath {datapath} {}", tests.display()));
             let text = format!("{mode} {datapath}: {}{}", stdout(&output), stderr(&output));
             assert_eq!(output.status.code(), Some(0), "{text}");
         }
     }
+}
+
+/// Needs root or user namespaces.
+#[test]
+fn a_staged_policy_drops_no_packet_and_an_unknown_mode_is_enforced() {
+    modes_pass(&["sim", "nftables", "iptables", "hcn"]);
+}
+
+/// Needs root and Linux 6.6.
+#[test]
+fn a_staged_policy_drops_no_packet_and_an_unknown_mode_is_enforced_with_ebpf() {
+    modes_pass(&["ebpf"]);
 }
 
 #[test]

@@ -151,6 +151,8 @@ fn a_configuration_with_a_mistake_is_an_error() {
         ("lint:\n  ignore: [{code: no-dns, reason: a, until: 2027-01-01}]\n", "until"),
         ("lint:\n  ignore: [{code: no-dns, reason: a, expires: soon}]\n", "2027-01-31"),
         ("lint: [\n", "weir.yaml"),
+        ("lint: 1\n", "expected a mapping with the key `ignore`"),
+        ("lint:\n  ignore: [no-dns]\n", "expected an entry with a reason"),
     ] {
         let folder = folder(&[("one", "{}")], config);
         let output = lint(folder.path(), &[]);

@@ -33,6 +33,13 @@ fn all_cases_of_the_repository_pass_in_a_kernel() {
     all_pass("test --datapath nftables cases/upstream cases/semantics");
 }
 
+/// With real packets. Needs root and Linux 6.6.
+#[cfg(target_os = "linux")]
+#[test]
+fn all_cases_of_the_repository_pass_in_a_kernel_with_ebpf() {
+    all_pass("test --datapath ebpf cases/upstream cases/semantics");
+}
+
 /// The cases with ClusterNetworkPolicies, as v1beta1.
 fn cases_of_v1beta1(folder: &std::path::Path) -> usize {
     let cases = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases");
@@ -76,6 +83,13 @@ fn policies_of_v1beta1_pass_every_case_of_v1alpha2() {
 fn policies_of_v1beta1_pass_every_case_in_a_kernel() {
     v1beta1_passes(weir, "nftables");
     v1beta1_passes(weir_with_iptables, "iptables");
+}
+
+/// With real packets. Needs root and Linux 6.6.
+#[cfg(target_os = "linux")]
+#[test]
+fn policies_of_v1beta1_pass_every_case_in_a_kernel_with_ebpf() {
+    v1beta1_passes(weir, "ebpf");
 }
 
 /// Runs weir with iptables-nft.
@@ -168,6 +182,13 @@ fn cases_pass_with_names_in_a_kernel_with_iptables() {
     passes_with_names(weir_with_iptables, "iptables", &["semantics"]);
 }
 
+/// Needs root and Linux 6.6.
+#[cfg(target_os = "linux")]
+#[test]
+fn cases_pass_with_names_in_a_kernel_with_ebpf() {
+    passes_with_names(weir, "ebpf", &["semantics"]);
+}
+
 /// The expectations of the conformance suite of network-policy-api.
 #[test]
 fn conformance_cases_pass() {
@@ -180,6 +201,14 @@ fn conformance_cases_pass() {
 #[test]
 fn conformance_cases_pass_in_a_kernel() {
     let output = weir("test --datapath nftables cases/conformance");
+    assert!(stdout(&output).ends_with("\n914 passed, 0 failed\n"), "{}", stdout(&output));
+}
+
+/// With real packets. Needs root and Linux 6.6.
+#[cfg(target_os = "linux")]
+#[test]
+fn conformance_cases_pass_in_a_kernel_with_ebpf() {
+    let output = weir("test --datapath ebpf cases/conformance");
     assert!(stdout(&output).ends_with("\n914 passed, 0 failed\n"), "{}", stdout(&output));
 }
 

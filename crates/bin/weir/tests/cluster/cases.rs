@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use weir_api::Case;
-use weir_cluster::Cluster;
+use weir_cluster::{Cluster, Options};
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::{Flow, Node, Object, Pod, PodId, Verdict, World};
 
@@ -86,7 +86,7 @@ impl Run {
         });
         let layout = Layout { nodes: lab_nodes.collect(), ..Layout::default() };
         let (lab, scratch) = (Lab::build(&layout).unwrap(), Scratch::new());
-        let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
+        let cluster = Cluster::with(Options::dual_stack().unwrap()).unwrap();
         let kubelets = NODES[..nodes].iter().zip(1..).map(|((name, address, joint), number)| {
             objects::node(&cluster, name, address);
             Kubelet::new(&lab, &scratch, name, number, *joint)

@@ -142,12 +142,7 @@ pub(crate) fn say_where_policies_are_in_force() {
     // kubectl waits for the condition.
     let waited = kubectl(&admin, "wait --for=condition=InForce cnp/deny --timeout=80s");
     assert!(waited.status.success(), "{}{}", String::from_utf8_lossy(&waited.stderr), log());
-    let conditions = || {
-        let object = cluster.get(&format!("{POLICIES}/deny")).unwrap();
-        let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let find = move |kind: &str| all.iter().find(|one| one["type"] == kind).cloned();
-        ["Accepted", "InForce", "Degraded"].map(|kind| find(kind).unwrap_or_default())
-    };
+    let conditions = || conditions(&cluster);
     let [accepted, in_force, degraded] = conditions();
     assert_eq!([&accepted["status"], &degraded["status"]], ["True", "False"]);
     assert_eq!(in_force["observedGeneration"], 1);
@@ -197,11 +192,7 @@ pub(crate) fn say_where_policies_are_in_force() {
     let netpol = json!({"metadata": {"name": "db"}, "spec": {"podSelector": {"matchLabels": {"app": "db"}}}});
     cluster.create(&policies_of("shop"), &netpol).unwrap();
     let weir = |words: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(words.split(' '))
-            .env("KUBECONFIG", &admin)
-            .output()
-            .unwrap();
+        let output = weir(&admin, words);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let (code, text) = weir("wait netpol/shop/db --timeout 1");
@@ -215,6 +206,7 @@ pub(crate) fn say_where_policies_are_in_force() {
     let status: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &status["inForce"], &status["nodes"]), (Some(0), &json!(true), &json!(1)));
     until("the change is in force", || conditions()[1]["status"] == "True", log);
+    say_that_policies_are_staged(&cluster, &admin, log);
 
     // A node that can no longer enforce the policy as written says so, and also when it can again.
     let lease = "/apis/coordination.k8s.io/v1/namespaces/weir-system/leases/weir-node-n1";
@@ -232,14 +224,57 @@ pub(crate) fn say_where_policies_are_in_force() {
     assert_eq!(conditions()[2]["message"], "n1: too large");
     report(json!({}));
     until("the policy is in force again", || is(["True", "False"]), log);
-    let events = || cluster.get("/api/v1/namespaces/shop/events").unwrap()["items"].clone();
-    let is_published = || {
-        let is_it =
-            |event: &Value| event["reason"] == "InForce" && event["involvedObject"]["name"] == "db";
-        events().as_array().unwrap().iter().any(is_it)
-    };
-    until("the Event", is_published, log);
+    until("the Event", || has_event(&cluster, "InForce"), log);
     assert!(!log().contains("not allowed"), "a right is missing: {}", log());
+}
+
+/// Stages both policies, and enforces them again.
+fn say_that_policies_are_staged(cluster: &Cluster, admin: &Path, log: impl Fn() -> String + Copy) {
+    let paths = [format!("{POLICIES}/deny"), format!("{}/db", policies_of("shop"))];
+    let set_mode = |mode: Value| {
+        let change = json!({"metadata": {"annotations": {"weir.dev/mode": mode}}});
+        paths.iter().for_each(|path| _ = cluster.patch(path, &change).unwrap());
+    };
+    set_mode(json!("audit"));
+    until("the condition says so", || conditions(cluster)[1]["reason"] == "Staged", log);
+    assert_eq!(conditions(cluster)[1]["status"], "False");
+    until("the Event says so", || has_event(cluster, "Staged"), log);
+    let waited = weir(admin, "wait netpol/shop/db --timeout 80");
+    let message = String::from_utf8_lossy(&waited.stderr);
+    assert_eq!(waited.status.code(), Some(2), "{message}");
+    assert!(message.contains("NetworkPolicy shop/db is staged"), "{message}");
+    let status = weir(admin, "status netpol/shop/db");
+    let text = String::from_utf8_lossy(&status.stdout);
+    assert_eq!(status.status.code(), Some(1), "{text}");
+    let nodes = "staged: 1 of 1 nodes with a selected pod do not enforce it";
+    assert!(text.contains(nodes), "{text}");
+    set_mode(Value::Null);
+    let in_force = || conditions(cluster)[1]["reason"] == "Enforced";
+    until("the policy is in force again", in_force, log);
+    let waited = weir(admin, "wait netpol/shop/db --timeout 80");
+    assert_eq!(waited.status.code(), Some(0), "{}", String::from_utf8_lossy(&waited.stdout));
+}
+
+/// The conditions `Accepted`, `InForce` and `Degraded` of the ClusterNetworkPolicy.
+fn conditions(cluster: &Cluster) -> [Value; 3] {
+    let object = cluster.get(&format!("{POLICIES}/deny")).unwrap();
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let find = |kind: &str| all.iter().find(|one| one["type"] == kind).cloned();
+    ["Accepted", "InForce", "Degraded"].map(|kind| find(kind).unwrap_or_default())
+}
+
+/// Whether the NetworkPolicy has an Event with this reason.
+fn has_event(cluster: &Cluster, reason: &str) -> bool {
+    let events = cluster.get("/api/v1/namespaces/shop/events").unwrap();
+    let is_it =
+        |event: &Value| event["reason"] == reason && event["involvedObject"]["name"] == "db";
+    events["items"].as_array().unwrap().iter().any(is_it)
+}
+
+/// Runs weir with an account.
+fn weir(kubeconfig: &Path, words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(words.split(' ')).env("KUBECONFIG", kubeconfig).output().unwrap()
 }
 
 fn kubectl(kubeconfig: &Path, words: &str) -> Output {

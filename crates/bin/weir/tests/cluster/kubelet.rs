@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_cluster::{Cluster, Options};
+use weir_cluster::Cluster;
 use weir_lab::Lab;
 
 use crate::{
@@ -139,11 +139,6 @@ impl Kubelet {
         let result = self.runtime(&sandbox).add(lab, &sandbox);
         (sandbox, result)
     }
-}
-
-/// The options of a dual-stack API server. Newer versions need none.
-pub(crate) fn dual_stack() -> Options {
-    Options { flags: vec!["--feature-gates=IPv6DualStack=true".into()] }
 }
 
 /// Requires an address for a pod, followed by one of the other family.

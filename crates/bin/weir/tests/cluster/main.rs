@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
 mod cases;
+#[path = "../../../../edge/weir-relay/tests/relay/certificate.rs"]
+mod certificate;
 mod conditions;
 mod controllers;
 mod deploy;
@@ -14,8 +16,12 @@ mod life;
 #[path = "../cni/namespace.rs"]
 mod namespace;
 mod objects;
+mod partition;
 #[path = "../agent/prober.rs"]
 mod prober;
+mod relay;
+#[allow(dead_code, reason = "a benchmark needs more of it")]
+mod relay_process;
 #[path = "../cni/runtime.rs"]
 mod runtime;
 mod shop;
@@ -44,6 +50,7 @@ fn main() -> ExitCode {
             "conditions_say_where_policies_are_in_force",
             conditions::say_where_policies_are_in_force,
         ),
+        trial("a_relay_serves_agents_with_tokens_of_the_api_server", relay::serves_agents),
         trial("broken_answers_of_the_api_server_change_no_rule", faults::change_no_rule),
         trial("rules_apply_to_the_first_packets_of_two_hundred_pods", first::two_hundred),
     ];

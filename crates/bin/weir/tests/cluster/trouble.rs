@@ -4,7 +4,6 @@
 use std::{
     env,
     net::IpAddr,
-    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,7 +13,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_cluster::Cluster;
+use weir_cluster::{Cluster, Options};
 use weir_kube::Access;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::{Flow, Protocol, Verdict, World};
@@ -23,6 +22,7 @@ use crate::{
     deploy,
     kubelet::{self, Joint, Kubelet},
     objects::{self, pods_of, policies_of},
+    partition::Partition,
     prober::Prober,
     site::{Agent, Scratch, difference, until},
 };
@@ -106,7 +106,7 @@ fn churn(cluster: &Cluster, round: u64) {
 
 pub(crate) fn no_verdict_changes() {
     let (mut lab, scratch) = (lab(), Scratch::new());
-    let cluster = Cluster::with(kubelet::dual_stack()).unwrap();
+    let cluster = Cluster::with(Options::dual_stack().unwrap()).unwrap();
     fill(&cluster);
     let account = deploy::account(&cluster, &scratch);
     let agents = NODES.map(|(node, _)| {
@@ -206,7 +206,7 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
     // The connection of one agent loses all packets while objects change, a policy is tightened,
     // and the API server forgets old versions.
     let alone = &agents[1];
-    lose_packets(lab, alone);
+    let lost = Partition::start(lab, NODES[1].0, alone.gate.address().port());
     let start_time = Instant::now();
     alone.until("the agent reports it", || {
         let told = alone.get(lab, "/readyz");
@@ -227,32 +227,13 @@ fn go_through(lab: &Lab, cluster: &Mutex<Cluster>, agents: &[Agent; 2]) {
         cluster.start_server().unwrap();
     }
     thread::sleep(partition().saturating_sub(start_time.elapsed()));
-    nft(lab, &["delete", "table", "inet", "partition"]);
+    drop(lost);
     for agent in agents {
         agent.until("the agent is ready again", || {
             agent.get(lab, "/readyz").is_some_and(|(code, _)| code == 200)
         });
     }
     thread::sleep(Duration::from_secs(1));
-}
-
-/// Silently drops the packets between an agent and the API server.
-fn lose_packets(lab: &Lab, agent: &Agent) {
-    let port = agent.gate.address().port().to_string();
-    nft(lab, &["add", "table", "inet", "partition"]);
-    let hook = "{ type filter hook input priority 0; }";
-    nft(lab, &["add", "chain", "inet", "partition", "input", hook]);
-    for side in ["dport", "sport"] {
-        nft(lab, &["add", "rule", "inet", "partition", "input", "tcp", side, &port, "drop"]);
-    }
-}
-
-/// Runs nft on the second node.
-fn nft(lab: &Lab, words: &[&str]) {
-    let mut command = Command::new("nft");
-    command.args(words);
-    let done = lab.on_node(NODES[1].0, || command.output()).unwrap().unwrap();
-    assert!(done.status.success(), "nft {words:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// The world of the API server.

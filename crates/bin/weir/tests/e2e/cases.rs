@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     pods::{idle, namespace},
-    site::Site,
+    site::{EBPF, IPTABLES, Site},
 };
 
 /// The namespaces and pods of the upstream tests.
@@ -29,20 +29,20 @@ const MAX_TRIES: usize = 3;
 
 pub(crate) fn with_nftables(site: &mut Site) {
     site.helm_upgrade(&[]);
-    run(site, &CHOSEN);
+    run(site);
 }
 
 pub(crate) fn with_iptables(site: &mut Site) {
-    site.helm_upgrade(&["agent.datapath=iptables"]);
-    run(site, &CHOSEN[1..4]);
+    site.helm_upgrade(&[IPTABLES]);
+    run(site);
 }
 
 pub(crate) fn with_ebpf(site: &mut Site) {
-    site.helm_upgrade(&["agent.datapath=ebpf"]);
-    run(site, &CHOSEN);
+    site.helm_upgrade(&[EBPF]);
+    run(site);
 }
 
-fn run(site: &Site, chosen: &[&str]) {
+fn run(site: &Site) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../cases/upstream/k8s-e2e.json");
     let all: Vec<Value> = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     let find = |part: &&str| {
@@ -50,8 +50,7 @@ fn run(site: &Site, chosen: &[&str]) {
         all.iter().find(is_chosen).unwrap_or_else(|| panic!("no case {part}"))
     };
     create_pods(site, CHOSEN.iter().map(find));
-    let cases = chosen.iter().map(find);
-    for case in cases {
+    for case in CHOSEN.iter().map(find) {
         let name = case["name"].as_str().unwrap();
         let policies = case["policies"].as_array().unwrap();
         site.apply(policies);
@@ -74,7 +73,7 @@ fn run(site: &Site, chosen: &[&str]) {
     }
 }
 
-/// Creates the pods that all cases share, with the named ports of any. They stay for the other datapath.
+/// Creates the pods that all cases share, with the named ports of any. They stay for the other datapaths.
 fn create_pods<'a>(site: &Site, cases: impl Iterator<Item = &'a Value>) {
     let mut ports: BTreeMap<String, Value> = BTreeMap::new();
     let pods = cases.flat_map(|case| case["pods"].as_array().unwrap());

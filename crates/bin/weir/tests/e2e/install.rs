@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     pods::{idle, namespace, policy, with_shell},
-    site::{SYSTEM, Site, succeed},
+    site::{EBPF, IPTABLES, SYSTEM, Site, succeed},
 };
 
 /// The policy that decides: only `friend` reaches `target`.
@@ -55,7 +55,7 @@ pub(crate) fn default_deny(site: &mut Site) {
     site.delete_namespace(name);
 }
 
-/// The rules of a node, and the files that weir may change.
+/// The rules of a node, its eBPF programs, and the files that weir may change.
 fn traces(site: &Site) -> Vec<String> {
     site.testbed
         .nodes()
@@ -75,10 +75,9 @@ fn traces(site: &Site) -> Vec<String> {
             let files = read(
                 "ls -A /opt/cni/bin /etc/cni/net.d; cat /etc/cni/net.d/*; ls -A /run/weir 2>/dev/null; true",
             );
-            format!(
-                "{tables}{chains:?}{files}{}",
-                read("ipset list -name 2>/dev/null | grep -v ^KUBE-; true")
-            )
+            let sets = read("ipset list -name 2>/dev/null | grep -v ^KUBE-; true");
+            let programs = read("ls -d /sys/fs/bpf/weir-* 2>/dev/null; true");
+            format!("{tables}{chains:?}{files}{sets}{programs}")
         })
         .collect()
 }
@@ -103,18 +102,29 @@ fn assert_gone(site: &Site, name: &str) {
     site.delete_namespace(name);
 }
 
-/// Cleanup and uninstall, as the guide says, leave no rule, file or CNI entry.
-pub(crate) fn uninstall(site: &mut Site) {
+pub(crate) fn uninstall_ebpf(site: &mut Site) {
+    site.helm_upgrade(&[EBPF]);
+    for node in traces(site) {
+        assert!(node.contains("/sys/fs/bpf/weir-"), "{node}");
+    }
+    uninstall(site, EBPF, "after-ebpf");
+}
+
+pub(crate) fn uninstall_iptables(site: &mut Site) {
+    uninstall(site, IPTABLES, "after-iptables");
+}
+
+/// Cleanup and uninstall, as the guide says, leave no rule, program, file or CNI entry.
+fn uninstall(site: &Site, datapath: &str, name: &str) {
     // As the test before it, so that a run of all tests installs nothing.
-    let values = ["agent.datapath=iptables"];
-    site.helm_upgrade(&values);
+    site.helm_upgrade(&[datapath]);
     assert_installed(site);
-    site.helm_upgrade(&[values[0], "cleanup.enabled=true"]);
+    site.helm_upgrade(&[datapath, "cleanup.enabled=true"]);
     site.rollout("weir-cleanup");
     succeed(site.helm().args(["uninstall", "weir", "--namespace", SYSTEM, "--wait"]));
     site.forget_values();
     site.kubectl(&["delete", "namespace", SYSTEM]);
-    assert_gone(site, "after-helm");
+    assert_gone(site, name);
 }
 
 /// The commands of the guide without Helm: audit, enforce, removal.

@@ -8,11 +8,14 @@
 #![allow(clippy::print_stdout, reason = "the helper reports to its test")]
 
 mod cases;
+#[path = "../../../../edge/weir-relay/tests/relay/certificate.rs"]
+mod certificate;
 mod helper;
 mod install;
 mod life;
 mod observe;
 mod pods;
+mod relay;
 mod site;
 mod starts;
 mod traffic;
@@ -41,17 +44,21 @@ type Test = (&'static str, fn(&mut Site));
 const TESTS: &[Test] = &[
     ("a_default_deny_holds_once_the_chart_is_installed", install::default_deny),
     ("upstream_policies_hold_between_containers_with_nftables", cases::with_nftables),
-    ("services_host_ports_and_host_networks", traffic::services_and_hosts),
-    ("kubelet_probes_pass_a_default_deny", traffic::kubelet_probes),
+    ("services_host_ports_and_host_networks", traffic::services_with_nftables),
+    ("kubelet_probes_pass_a_default_deny", traffic::probes_with_nftables),
     ("with_the_cni_plugin_no_first_packet_leaks", starts::with_cni),
     ("an_upgrade_and_a_rollback_keep_all_verdicts", life::upgrade_and_rollback),
     ("rules_stay_while_the_agent_runs_out_of_memory", life::out_of_memory),
     ("rules_stay_while_the_api_server_is_down", life::api_server_down),
     ("a_restarted_node_enforces_before_pods_start", life::node_restart),
+    ("verdicts_follow_policies_while_relays_restart", relay::rolling_restart),
     ("without_the_cni_plugin_first_packets_are_measured", starts::without_cni),
     ("upstream_policies_hold_between_containers_with_ebpf", cases::with_ebpf),
+    ("services_host_ports_and_kubelet_probes_with_ebpf", traffic::with_ebpf),
+    ("an_uninstall_of_ebpf_leaves_nothing_on_the_nodes", install::uninstall_ebpf),
     ("upstream_policies_hold_between_containers_with_iptables", cases::with_iptables),
-    ("an_uninstall_leaves_nothing_on_the_nodes", install::uninstall),
+    ("services_host_ports_and_kubelet_probes_with_iptables", traffic::with_iptables),
+    ("an_uninstall_of_iptables_leaves_nothing_on_the_nodes", install::uninstall_iptables),
     ("kubectl_weir_installs_upgrades_and_uninstalls", install::kubectl_weir),
     ("one_command_finds_the_policy_that_refuses", observe::one_command),
 ];

@@ -20,6 +20,9 @@ use crate::life::Steady;
 const IMAGE: &str = concat!("localhost/weir:", env!("CARGO_PKG_VERSION"));
 /// The namespace of the agents.
 pub(crate) const SYSTEM: &str = "weir-system";
+/// The values of the chart for other datapaths than nftables.
+pub(crate) const IPTABLES: &str = "agent.datapath=iptables";
+pub(crate) const EBPF: &str = "agent.datapath=ebpf";
 /// The time for the cluster to do something, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 

@@ -4,13 +4,33 @@ use serde_json::json;
 
 use crate::{
     pods::{deny_all, idle, namespace, policy, server},
-    site::{Site, succeed},
+    site::{EBPF, IPTABLES, Site, succeed},
 };
 
-/// Services, host ports and host networks: policies judge the packets after translation.
-pub(crate) fn services_and_hosts(site: &mut Site) {
+pub(crate) fn services_with_nftables(site: &mut Site) {
     site.helm_upgrade(&[]);
-    let name = "traffic";
+    services_and_hosts(site, "traffic");
+}
+
+pub(crate) fn probes_with_nftables(site: &mut Site) {
+    site.helm_upgrade(&[]);
+    kubelet_probes(site, "probes");
+}
+
+pub(crate) fn with_ebpf(site: &mut Site) {
+    site.helm_upgrade(&[EBPF]);
+    services_and_hosts(site, "traffic-ebpf");
+    kubelet_probes(site, "probes-ebpf");
+}
+
+pub(crate) fn with_iptables(site: &mut Site) {
+    site.helm_upgrade(&[IPTABLES]);
+    services_and_hosts(site, "traffic-iptables");
+    kubelet_probes(site, "probes-iptables");
+}
+
+/// Services, host ports and host networks: policies judge the packets after translation.
+fn services_and_hosts(site: &Site, name: &str) {
     let port = 8080;
     let mut published = server(name, "published", "n2", port);
     published["spec"]["containers"][0]["ports"] =
@@ -89,9 +109,7 @@ pub(crate) fn services_and_hosts(site: &mut Site) {
 }
 
 /// The kubelet checks the pods of its node: a node always reaches its own pods.
-pub(crate) fn kubelet_probes(site: &mut Site) {
-    site.helm_upgrade(&[]);
-    let name = "probes";
+fn kubelet_probes(site: &Site, name: &str) {
     let check = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 5});
     let pods = ["n1", "n2"].map(|node| {
         let mut pod = server(name, node, node, 8080);

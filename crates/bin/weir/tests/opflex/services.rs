@@ -5,8 +5,14 @@ use serde_json::{Value, json};
 use crate::site::{Site, eventually};
 
 const SERVICES: &str = "/api/v1/namespaces/prod/services";
-/// The API server of the tests does not serve v1.
-const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/namespaces/prod/endpointslices";
+/// The first minor version of Kubernetes with discovery.k8s.io/v1. 1.25 is the first without v1beta1.
+const WITH_SLICES_V1: u32 = 21;
+
+/// The path of EndpointSlices.
+fn slices(site: &Site) -> String {
+    let version = if site.cluster.is_at_least(WITH_SLICES_V1) { "v1" } else { "v1beta1" };
+    format!("/apis/discovery.k8s.io/{version}/namespaces/prod/endpointslices")
+}
 
 fn slice(addresses: &[&str]) -> Value {
     json!({
@@ -76,14 +82,15 @@ fn a_policy_opens_the_services_whose_backends_it_allows() {
         "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80, "targetPort": 8080}]},
     });
     site.cluster.create(SERVICES, &service).unwrap();
-    site.cluster.create(SLICES, &slice(&["10.2.64.1"])).unwrap();
+    let slices = slices(&site);
+    site.cluster.create(&slices, &slice(&["10.2.64.1"])).unwrap();
     let open = vec![(json!(["10.96.0.77"]), json!("80"))];
     eventually("a rule for the Service", || service_rules(&site) == open);
     eventually("the files that are rendered", || site.rendered("n1") == site.on_disk("n1"));
     assert!(format!("{:?}", site.on_disk("n1")).contains("10.96.0.77"));
 
     // A backend that the policy does not allow closes the Service, with an Event.
-    site.cluster.patch(&format!("{SLICES}/db-1"), &slice(&["10.2.64.1", "10.2.64.2"])).unwrap();
+    site.cluster.patch(&format!("{slices}/db-1"), &slice(&["10.2.64.1", "10.2.64.2"])).unwrap();
     eventually("no rule for the Service", || service_rules(&site).is_empty());
     eventually("an Event", || {
         events(&site)
@@ -91,7 +98,7 @@ fn a_policy_opens_the_services_whose_backends_it_allows() {
             .any(|event| event.contains("NotEnforced") && event.contains("prod/db:80/TCP"))
     });
     eventually("a condition", || complete(&site) == Some("False".into()));
-    site.cluster.patch(&format!("{SLICES}/db-1"), &slice(&["10.2.64.1"])).unwrap();
+    site.cluster.patch(&format!("{slices}/db-1"), &slice(&["10.2.64.1"])).unwrap();
     eventually("a condition", || complete(&site) == Some("True".into()));
     eventually("the rule again", || service_rules(&site) == open);
     site.cluster.delete(&format!("{SERVICES}/db")).unwrap();

@@ -72,9 +72,7 @@ struct Ports {
 impl Site {
     /// A cluster with the definitions and two nodes, without processes.
     pub(crate) fn new() -> Self {
-        // This API server needs a feature gate for a second address.
-        let flags = vec!["--feature-gates=IPv6DualStack=true".into()];
-        let cluster = Cluster::with(Options { flags }).unwrap();
+        let cluster = Cluster::with(Options::dual_stack().unwrap()).unwrap();
         let place = tempfile::tempdir().unwrap();
         let list_watch: &[&str] = &["list", "watch"];
         let read = |group, resources| Right { group, resources, verbs: list_watch };

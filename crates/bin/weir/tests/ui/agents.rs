@@ -17,8 +17,10 @@ use tungstenite::{
     http::HeaderValue,
 };
 
-/// The channel of standard output in a message of pods/exec.
+/// The channels of output and of the exit status in messages of pods/exec.
 const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
 
 /// A cluster whose agents print what a test says.
 pub(crate) struct FakeCluster {
@@ -38,8 +40,12 @@ struct State {
 struct Script {
     /// The text that waits to be printed, by node and command.
     output: BTreeMap<(String, String), String>,
+    /// The same for standard error.
+    messages: BTreeMap<(String, String), String>,
     /// The nodes and commands whose connection is to be closed.
     closing: BTreeSet<(String, String)>,
+    /// Whether the user may not list nodes.
+    hides_nodes: bool,
 }
 
 impl FakeCluster {
@@ -78,6 +84,18 @@ impl FakeCluster {
         output.push_str(text);
     }
 
+    /// The command in the pod of this node prints a text to standard error.
+    pub(crate) fn print_error(&self, node: &str, command: &str, text: &str) {
+        let mut script = self.state.script.lock().unwrap();
+        let messages = script.messages.entry((node.to_owned(), command.to_owned())).or_default();
+        messages.push_str(text);
+    }
+
+    /// The user may not list nodes.
+    pub(crate) fn hide_nodes(&self) {
+        self.state.script.lock().unwrap().hides_nodes = true;
+    }
+
     /// Both commands in the pod of this node end.
     pub(crate) fn disconnect(&self, node: &str) {
         let mut script = self.state.script.lock().unwrap();
@@ -97,14 +115,12 @@ impl State {
         }
     }
 
-    /// Prints the lines of a command until the test ends it.
+    /// Prints the lines of a command. With `--follow`, until the test ends it.
     fn run(&self, stream: TcpStream, exec: &str) {
         let node = exec.split('/').next().unwrap().to_owned();
         let command = if exec.contains("command=flows") { "flows" } else { "drops" };
-        assert!(
-            exec.contains("command=--follow") && exec.contains("command=--heartbeat"),
-            "{exec}"
-        );
+        let follows = exec.contains("command=--follow");
+        assert_eq!(follows, exec.contains("command=--heartbeat"), "{exec}");
         let key = (node, command.to_owned());
         #[allow(clippy::result_large_err, reason = "the type of the library")]
         let accept = |_: &Request, mut response: Response| {
@@ -114,12 +130,17 @@ impl State {
         };
         let Ok(mut socket) = tungstenite::accept_hdr(stream, accept) else { return };
         loop {
-            let (text, is_closing) = {
+            let (messages, is_closing) = {
                 let mut script = self.script.lock().unwrap();
-                (script.output.remove(&key), script.closing.remove(&key))
+                let (output, errors) = (script.output.remove(&key), script.messages.remove(&key));
+                let status = (!follows).then(|| json!({"status": "Success"}).to_string());
+                let parts = [(STDERR, errors), (STDOUT, output), (STATUS, status)];
+                let messages = parts
+                    .into_iter()
+                    .filter_map(|(channel, text)| Some([&[channel], text?.as_bytes()].concat()));
+                (messages.collect::<Vec<_>>(), !follows || script.closing.remove(&key))
             };
-            if let Some(text) = text {
-                let message = [&[STDOUT][..], text.as_bytes()].concat();
+            for message in messages {
                 if socket.send(Message::binary(message)).is_err() {
                     return;
                 }
@@ -150,12 +171,25 @@ impl State {
         } else {
             self.agents.iter().map(pod).collect()
         };
-        let body = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items});
+        let is_hidden =
+            path.starts_with("/api/v1/nodes") && self.script.lock().unwrap().hides_nodes;
+        let (status, body) = match is_hidden {
+            true => {
+                let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "forbidden", "reason": "Forbidden", "code": 403});
+                ("403 Forbidden", refusal)
+            }
+            false => {
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {},
+                    "items": items});
+                ("200 OK", list)
+            }
+        };
         let body = body.to_string();
         let length = body.len();
         _ = write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
              Connection: close\r\n\r\n{body}"
         );
         _ = stream.shutdown(std::net::Shutdown::Write);

@@ -95,6 +95,9 @@ fn flows_and_drops_of_all_nodes_arrive_through_the_api_server() {
     let text = browser.wait_for_text("#view", "8080/TCP");
     assert!(text.contains("live · 1 flow"), "{text}");
     browser.wait_for_text("#view .problems", "node n3 does not answer: no agent runs on this node");
+    let why = "the agent does not observe connections: the agent runs with `--flows off`";
+    cluster.print_error("n2", "flows", &format!("{why}\n"));
+    browser.wait_for_text("#view .problems", &format!("node n2: {why}"));
 
     // Another node reports a flow, and the first one counts further connections.
     cluster.print("n2", "flows", &flow(WEB, DB, 5432, "deny", TIME));
@@ -166,6 +169,35 @@ fn the_page_keeps_a_bounded_number_of_flows() {
         browser.run("return document.querySelectorAll('table.flows tbody tr').length", &[]),
         300
     );
+}
+
+#[test]
+fn an_exported_page_has_all_flows_of_standard_input() {
+    const FLOWS: u16 = 4500;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = weir(&["ui", "-f", "examples/shop/manifests", "--flows", "-", "--export"]);
+    let command = command.arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    let record = flow(WEB, API, 1, "allow", TIME);
+    for port in 1..=FLOWS {
+        let line = record.replace("\"port\":1", &format!("\"port\":{port}"));
+        input.write_all(line.as_bytes()).unwrap();
+    }
+    drop(input);
+    let output = process.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let page = String::from_utf8(output.stdout).unwrap();
+    let browser = Browser::start();
+    open(&browser, &format!("file://{}", page.trim()));
+    // The view reads several answers, and reads them again when it is opened again.
+    for _ in 0..2 {
+        browser.click("#tab-flows");
+        browser.wait_for_text("#view", "recording · 4,500 flows");
+        browser.click("#tab-map");
+        browser.wait("return document.querySelector('.edge')");
+    }
+    assert_eq!(browser.console(), Vec::<String>::new());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run has failed")]
 
+#[allow(dead_code, reason = "tests of the command line need more of it")]
 mod agents;
 mod live;
 mod playground;

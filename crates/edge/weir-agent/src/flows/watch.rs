@@ -46,6 +46,7 @@ pub(crate) fn watch(
             events,
             table: table.map(|table| (table, TableDifference::default())),
             batch: ConnectionBatch::default(),
+            is_listed: false,
             queued: Arc::new(()),
         };
         while watch.run().is_ok() {}
@@ -61,6 +62,8 @@ struct Watch {
     events: SyncSender<AgentEvent>,
     table: Option<(OwnTable, TableDifference)>,
     batch: ConnectionBatch,
+    /// Whether the connections that existed at the start were counted.
+    is_listed: bool,
     /// Every queued batch holds a clone.
     queued: Arc<()>,
 }
@@ -72,6 +75,8 @@ impl Watch {
             Ok(ended) => return Err(ended),
             Err(error) => error,
         };
+        // Connections that begin now are found late or never.
+        self.report.flows.set_incomplete();
         if self.table.is_none() {
             self.report.flows.set_unavailable(Some(with_cause(&error)));
             thread::sleep(RETRY);
@@ -94,8 +99,10 @@ impl Watch {
         let scope = if counts { EventScope::BeginsAndEnds } else { EventScope::Begins };
         let mut connections = ConnectionEvents::open(scope)?;
         self.report.flows.set_unavailable(None);
-        // Connections that begin during the list appear twice: in it and as an event.
-        let mut listed = self.list();
+        // Connections that begin during the list appear twice: in it and as an event. After an error,
+        // it would count those again that were counted before.
+        let mut listed = if self.is_listed { HashSet::new() } else { self.list() };
+        self.is_listed = true;
         let mut overruns = 0;
         let mut next_reading = Instant::now();
         loop {

@@ -38,10 +38,23 @@ pub(crate) fn user(cluster: &Cluster) -> Access {
     cluster.user("weir-controller", &[&RIGHTS[..], &COMMON_RIGHTS].concat()).unwrap()
 }
 
-/// The CustomResourceDefinition that weir prints.
+/// The CustomResourceDefinition that weir prints, without its CEL rules.
 pub(crate) fn definition() -> Value {
     let crd = crds::ALL.iter().find(|crd| crd.controller == "memcached").unwrap();
-    yaml(crd.yaml)
+    let mut definition = yaml(crd.yaml);
+    remove_rules(&mut definition);
+    definition
+}
+
+fn remove_rules(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("x-kubernetes-validations");
+            fields.values_mut().for_each(remove_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_rules),
+        _ => (),
+    }
 }
 
 /// Installs a CustomResourceDefinition and waits until it is served.

@@ -113,6 +113,22 @@ fn a_full_table_evicts_the_flow_that_changed_first() {
 }
 
 #[test]
+fn a_flow_that_may_have_been_evicted_before_is_not_complete() {
+    let mut table = table(2, 10);
+    for port in [1, 2, 1, 3, 2] {
+        table.observe(observation(workload("web"), port, FlowVerdict::Allow, 1), 1, || {
+            decision("a")
+        });
+    }
+    let flows = table.since(0, 100, COMPLETE).flows;
+    let complete: Vec<(Option<u16>, u64, bool)> =
+        flows.iter().map(|flow| (flow.port, flow.connections, flow.sampling.complete)).collect();
+    assert_eq!(complete, [(Some(3), 1, true), (Some(2), 1, false)]);
+    table.observe(observation(workload("web"), 1, FlowVerdict::Audit, 1), 1, || decision("a"));
+    assert!(table.since(0, 100, COMPLETE).flows.iter().all(|flow| !flow.sampling.complete));
+}
+
+#[test]
 fn a_workload_with_many_peers_does_not_displace_the_flows_of_others() {
     let mut table = table(100, 5);
     for last in 0..50 {

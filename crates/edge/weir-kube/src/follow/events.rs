@@ -78,7 +78,9 @@ impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
     }
 
     async fn complete_list(&mut self, version: &'static str) -> Result<(), Closed> {
-        let items = std::mem::take(&mut self.listed);
+        let mut items = std::mem::take(&mut self.listed);
+        // The API server's cache has no order, and what a limit leaves out must not depend on chance.
+        items.sort_by(|one, other| one.revision.id.cmp(&other.revision.id));
         self.send(ObjectEvent::Listed { version, items }).await
     }
 
@@ -91,7 +93,10 @@ impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
     }
 
     async fn remove(&mut self, object: R) -> Result<(), Closed> {
-        self.send(ObjectEvent::Removed(object.revision())).await
+        let revision = object.revision();
+        // A list as events can contain objects that are deleted meanwhile.
+        self.listed.retain(|item| item.revision.id != revision.id);
+        self.send(ObjectEvent::Removed(revision)).await
     }
 
     fn distrust(&mut self) {}

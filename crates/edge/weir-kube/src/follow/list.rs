@@ -1,14 +1,15 @@
-//! Lists, in the first version that the API server serves: one page, or a whole list from the API
-//! server's cache, or all pages.
+//! Lists, in the first version that the API server serves.
 
 use std::time::{Duration, Instant};
 
 use kube::Client;
 use weir_runtime::jitter;
 
-use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, OnMissing};
+use super::{
+    Closed, Follower, Interrupted, NextRequest, ObjectSink, OnMissing, read::Page, start_wait,
+};
 use crate::{
-    ApiError, WireObject,
+    ApiError, WireObject as _,
     wire::{self, Definition, ListPage, PageStart, Unread},
 };
 
@@ -16,35 +17,103 @@ use crate::{
 const COMPARISON_RATE: u64 = 10_000;
 
 impl<S: ObjectSink> Follower<S> {
-    /// Reads all pages. The sink gets new and changed objects with each page, and learns which
-    /// objects are gone when the list is complete.
+    /// Reads all objects. The sink learns which objects are gone when the list is complete.
+    ///
+    /// A short page of the latest state precedes the list. It shows whether the API server reaches
+    /// etcd, and whether versions went back. A longer list can then come from the API server's cache.
     pub(super) async fn list(&mut self) -> Result<NextRequest, Interrupted> {
+        self.open_watch = None;
         let client = self.connect().await?;
         self.definition = wire::definition_generation(&client, &self.spec).await;
-        let Some((version, mut page)) = self.first_page(&client).await? else {
+        let asked = Instant::now();
+        let Some((version, mut first)) = self.first_page(&client).await? else {
             return self.not_served(&client).await;
         };
+        let answered_after = asked.elapsed();
         self.missing_since = None;
         self.sink.version_unknown(None).await?;
-        if is_before(&page.resource_version, &self.position) {
+        let is_reverted = is_before(&first.head.resource_version, &self.position);
+        if is_reverted {
             // The API server lost writes, as after a restore of etcd: the list is the truth, and
             // nothing that was seen before counts.
             self.sink.reverted().await?;
-            page = self.page(&client, version, PageStart::Latest).await?;
+            self.position.clear();
+            self.is_from_etcd = false;
+            first = self.page(&client, version, PageStart::Latest, self.first_limit()).await?;
         }
-        self.read_pages(&client, version, page).await
+        let latest = first.head.resource_version.clone();
+        if first.head.next.is_none() {
+            self.sink.begin_list();
+            self.sink.page(first.items).await?;
+            self.is_from_etcd = true;
+            return self.complete_list(version, latest).await;
+        }
+        if self.served.is_empty() {
+            let wait = start_wait(&self.policy, answered_after, first.head.remaining);
+            if !wait.is_zero() {
+                self.pause(wait).await;
+            }
+        }
+        let position = if is_reverted {
+            // The cache of another API server may still have the lost writes.
+            self.read_pages(&client, version, PageStart::Latest).await?
+        } else if let Some(position) = self.read_stream(&client, version, &latest).await? {
+            position
+        } else {
+            self.read_cached(&client, version).await?
+        };
+        self.complete_list(version, position).await
     }
 
     /// Lists again although the watch works, and corrects what the watch missed.
     pub(super) async fn compare(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
-        let (version, position) = (self.served, self.position.clone());
-        let page = self.page(&client, version, PageStart::NotOlderThan(&position)).await?;
-        if is_before(&page.resource_version, &position) {
+        let version = self.served;
+        self.newest_on_page.clear();
+        let position = self.read_cached(&client, version).await?;
+        if is_before(&position, &self.position) {
             // Only a list of the latest state shows whether versions really went back.
             return Err(self.reverted().into());
         }
-        self.read_pages(&client, version, page).await
+        self.complete_list(version, position).await
+    }
+
+    /// Reads all objects from the API server's cache, or in pages. If a version was reached before,
+    /// the list is not older.
+    async fn read_cached(
+        &mut self,
+        client: &Client,
+        version: &'static str,
+    ) -> Result<String, Interrupted> {
+        let position = self.position.clone();
+        let (cached, latest) = match &*position {
+            "" => (PageStart::Cached, PageStart::Latest),
+            position => (PageStart::NotOlderThan(position), PageStart::NotOlderThan(position)),
+        };
+        // Without events, old caches never reach a version of etcd, and wait for it.
+        if !self.is_from_etcd
+            && let Some(position) = self.read_whole(client, version, cached).await?
+        {
+            return Ok(position);
+        }
+        self.read_pages(client, version, latest).await
+    }
+
+    async fn complete_list(
+        &mut self,
+        version: &'static str,
+        position: String,
+    ) -> Result<NextRequest, Interrupted> {
+        self.sink.complete_list(version).await?;
+        (self.served, self.position) = (version, position);
+        self.sink.reached(&self.position, false).await?;
+        let by_size = Duration::from_secs(self.listed_bytes / COMPARISON_RATE);
+        let interval = self.policy.comparison_interval.max(by_size);
+        self.compare_at = Instant::now() + jitter(interval);
+        self.list_backoff.reset();
+        self.list_problem = None;
+        self.report().await?;
+        Ok(NextRequest::Watch)
     }
 
     /// Checks that the API server has reached the current position, before a watch resumes there.
@@ -64,98 +133,21 @@ impl<S: ObjectSink> Follower<S> {
         ApiError::Reverted { resource: self.spec.resource.name() }
     }
 
-    /// Reads the objects after the first page, and completes the list.
-    async fn read_pages(
-        &mut self,
-        client: &Client,
-        version: &'static str,
-        mut page: ListPage<S::Item>,
-    ) -> Result<NextRequest, Interrupted> {
-        let mut position = page.resource_version.clone();
-        if page.next.is_some()
-            && let Some(version_of_list) = self.read_whole(client, version).await?
-        {
-            position = version_of_list;
-            page.next = None;
-        } else {
-            self.sink.begin_list();
-            self.sink.page(page.items).await?;
-        }
-        while let Some(token) = page.next {
-            page = self.page(client, version, PageStart::After(&token)).await?;
-            if page.resource_version != position || page.next.as_ref() == Some(&token) {
-                let message = "its pages are not of one list".into();
-                return Err(
-                    ApiError::Garbled { resource: self.spec.resource.name(), message }.into()
-                );
-            }
-            self.sink.page(page.items).await?;
-        }
-        self.sink.complete_list(version).await?;
-        (self.served, self.position) = (version, position);
-        let by_size = Duration::from_secs(self.listed_bytes / COMPARISON_RATE);
-        let interval = self.policy.comparison_interval.max(by_size);
-        self.compare_at = Instant::now() + jitter(interval);
-        self.list_backoff.reset();
-        self.list_problem = None;
-        self.report().await?;
-        Ok(NextRequest::Watch)
+    /// The most objects of the first page. Policies are seldom more than a page, and an old list of
+    /// them would open what a new one closes. The page of pods only shows how new the list must be.
+    fn first_limit(&self) -> u32 {
+        let is_reduced = S::Raw::reads_protobuf(self.spec.resource.kind);
+        if is_reduced { 1 } else { self.policy.page_size }
     }
 
-    /// Reads a long list from the API server's cache in one response, and returns its version.
-    /// `None` if the API server cannot, or if its cache is older than objects of the first page or
-    /// than the current position.
-    async fn read_whole(
-        &mut self,
-        client: &Client,
-        version: &'static str,
-    ) -> Result<Option<String>, Interrupted> {
-        if !S::Raw::reads_protobuf(&self.spec.resource.type_meta(version).kind) {
-            return Ok(None);
-        }
-        let mut list = match wire::open_list(client, &self.spec, version).await {
-            Ok(Some(list)) => list,
-            Err(error) if error.is_about_access() => return Err(error.into()),
-            Ok(None) | Err(_) => return Ok(None),
-        };
-        let mut has_begun = false;
-        loop {
-            let objects = match list.next::<S::Raw>().await {
-                Ok(Some(objects)) => objects,
-                Ok(None) => break,
-                Err(error) if error.is_about_access() => return Err(error.into()),
-                // Pages may work, for example behind a proxy that limits responses.
-                Err(error) => {
-                    let resource = self.spec.resource.name();
-                    tracing::warn!(resource, %error, "cannot read the whole list, reading pages");
-                    return Ok(None);
-                }
-            };
-            if !has_begun {
-                let position = list.resource_version();
-                if is_before(position, &self.newest_on_page) || is_before(position, &self.position)
-                {
-                    return Ok(None);
-                }
-                self.sink.begin_list();
-                has_begun = true;
-            }
-            let items = objects.into_iter().map(|object| self.sink.convert(object)).collect();
-            self.sink.page(items).await?;
-        }
-        self.listed_bytes = list.received_bytes;
-        // A list without objects is shorter than the first page, and therefore too old.
-        Ok(has_begun.then(|| list.resource_version().to_owned()))
-    }
-
-    /// The first page in the first version that is served; `None` if no version is.
+    /// The first page, in the first version that is served; `None` if no version is.
     async fn first_page(
         &mut self,
         client: &Client,
-    ) -> Result<Option<(&'static str, ListPage<S::Item>)>, ApiError> {
+    ) -> Result<Option<(&'static str, Page<S::Item>)>, ApiError> {
         let resource = self.spec.resource;
         for version in resource.versions {
-            match self.page(client, version, PageStart::Latest).await {
+            match self.page(client, version, PageStart::Latest, self.first_limit()).await {
                 Err(ApiError::Missing { .. }) => (),
                 // The API server checks permissions before it checks whether the kind exists.
                 Err(error @ ApiError::Forbidden { .. })
@@ -170,31 +162,6 @@ impl<S: ObjectSink> Follower<S> {
             }
         }
         Ok(None)
-    }
-
-    async fn page(
-        &mut self,
-        client: &Client,
-        version: &str,
-        start: PageStart<'_>,
-    ) -> Result<ListPage<S::Item>, ApiError> {
-        if !matches!(start, PageStart::After(_)) {
-            (self.page_size, self.listed_bytes) = (self.policy.page_size, 0);
-        }
-        let bytes =
-            wire::page_bytes(client, &self.spec, version, &mut self.page_size, start).await?;
-        self.listed_bytes += bytes.len() as u64;
-        let mut newest = String::new();
-        let page = ListPage::parse(&bytes, &self.spec, version, |object: S::Raw| {
-            if let Some(version) = object.resource_version()
-                && !is_before(version, &newest)
-            {
-                newest = version.into();
-            }
-            self.sink.convert(object)
-        });
-        self.newest_on_page = newest;
-        page
     }
 
     /// The API server does not serve the kind. Right after its start it does not serve any kind with a

@@ -17,7 +17,8 @@
 //!
 //! *Invariants*
 //!
-//! * A page reaches the sink only if it was parsed completely and is a list with a resourceVersion.
+//! * Objects reach the sink only if their list has a resourceVersion that is not lower than any that
+//!   was seen before, or if the latest state of the API server is older, too.
 //!   Objects are removed only by a complete list, a DELETED event, or the absence of the kind's
 //!   definition.
 //! * Every request that follows a failure waits for a back-off, including the list after 410 Gone.
@@ -28,6 +29,7 @@
 
 mod events;
 mod list;
+mod read;
 mod sink;
 mod spec;
 mod watch;
@@ -46,8 +48,15 @@ pub use spec::{OnMissing, RetryPolicy, WatchSpec};
 use tokio::{sync::watch::Receiver, time::sleep};
 use weir_runtime::{Backoff, jitter};
 
-use crate::{ApiClient, ApiError, client::Generation};
+use crate::{ApiClient, ApiError, client::Generation, wire::WatchStream};
 
+/// The bytes per second that one follower expects to get when all agents list again. Their lists
+/// begin within the time that this rate needs.
+const SPREAD_RATE: u64 = 10_000_000;
+/// The longest time within which the lists of all agents begin.
+const MAX_SPREAD: Duration = Duration::from_secs(30);
+/// An API server that needs so long for the first page of a list is busy.
+const BUSY_AFTER: Duration = Duration::from_millis(250);
 /// The longest wait that the API server can request with Retry-After.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
@@ -72,11 +81,13 @@ pub(crate) struct Follower<S> {
     /// Set after a silence, until a watch works again.
     is_probing: bool,
     missing_since: Option<Instant>,
-    /// The most objects on a page of the current list.
-    page_size: u32,
-    /// The highest resourceVersion of an object on the last page.
+    /// The highest resourceVersion of an object in the latest state that was read before a list.
     newest_on_page: String,
-    /// The size of the last list.
+    /// Whether the version comes from a list that etcd can have answered, and from no event since.
+    is_from_etcd: bool,
+    /// The watch that sent the last list.
+    open_watch: Option<WatchStream>,
+    /// The size of the last list, not compressed.
     listed_bytes: u64,
     /// When everything is compared with a new list.
     compare_at: Instant,
@@ -139,12 +150,23 @@ impl<S: ObjectSink> Follower<S> {
             reported: None,
             is_probing: false,
             missing_since: None,
-            page_size: policy.page_size,
             newest_on_page: String::new(),
+            is_from_etcd: false,
+            open_watch: None,
             listed_bytes: 0,
             compare_at: Instant::now(),
             definition: None,
         }
+    }
+
+    /// Starts from what another source has reached: an older list means that versions went back.
+    #[must_use]
+    pub(crate) fn not_before(mut self, version: u64) -> Self {
+        if version > 0 {
+            self.position = version.to_string();
+            self.is_from_etcd = true;
+        }
+        self
     }
 
     /// Runs until the receiver of the events is gone.
@@ -174,6 +196,7 @@ impl<S: ObjectSink> Follower<S> {
         step: NextRequest,
         error: ApiError,
     ) -> Result<NextRequest, Interrupted> {
+        let error = self.client.locate(error);
         let is_silent = matches!(error, ApiError::Silent { .. });
         if error.is_about_access() || is_silent {
             self.client.renew(self.generation);
@@ -183,6 +206,8 @@ impl<S: ObjectSink> Follower<S> {
         let is_repeated = backoff.failures() > 0;
         let wait = if is_silent { jitter(self.policy.first_retry) } else { backoff.next_delay() };
         let wait = wait.max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER));
+        let wait =
+            if let ApiError::Gone { .. } = error { wait + spread(self.listed_bytes) } else { wait };
         // These failures are part of normal operation, unless they repeat.
         let is_normal = match &error {
             ApiError::Gone { .. } => true,
@@ -267,6 +292,27 @@ impl<S: ObjectSink> Follower<S> {
     }
 }
 
+/// A random wait before a list of this size. After a restart of the API server, the watches of all
+/// agents can end with 410 at the same time.
+fn spread(listed_bytes: u64) -> Duration {
+    random_up_to(Duration::from_millis(listed_bytes / (SPREAD_RATE / 1000)))
+}
+
+/// A random wait before the first list, of so many objects, if the API server is busy: other agents
+/// may be starting, too.
+fn start_wait(policy: &RetryPolicy, answered_after: Duration, objects: u64) -> Duration {
+    if answered_after < BUSY_AFTER {
+        return Duration::ZERO;
+    }
+    let thousands = u32::try_from(objects / 1000).unwrap_or(u32::MAX);
+    random_up_to(policy.start_spread.saturating_mul(thousands))
+}
+
+fn random_up_to(longest: Duration) -> Duration {
+    let longest = longest.min(MAX_SPREAD);
+    jitter(2 * longest).saturating_sub(longest)
+}
+
 /// The end of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
@@ -283,4 +329,33 @@ async fn reloaded(reload: &mut Option<Receiver<u64>>) {
         return;
     }
     pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_lists_are_spread() {
+        assert_eq!(spread(5_000), Duration::ZERO);
+        let waits: Vec<Duration> = (0..100).map(|_| spread(200_000_000)).collect();
+        let (shortest, longest) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+        assert!(*longest <= Duration::from_secs(20), "{longest:?}");
+        assert!(*longest - *shortest > Duration::from_secs(5), "{shortest:?} {longest:?}");
+        assert!(spread(u64::MAX) <= MAX_SPREAD);
+    }
+
+    #[test]
+    fn a_start_waits_only_for_a_busy_api_server_and_before_a_long_list() {
+        let policy = RetryPolicy::default();
+        let (quick, slow) = (Duration::from_millis(20), Duration::from_millis(400));
+        assert_eq!(start_wait(&policy, quick, 50_000), Duration::ZERO);
+        assert_eq!(start_wait(&policy, slow, 999), Duration::ZERO);
+        let waits: Vec<Duration> = (0..100).map(|_| start_wait(&policy, slow, 50_000)).collect();
+        let (shortest, longest) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+        assert!(*longest <= Duration::from_secs(1), "{longest:?}");
+        assert!(*longest - *shortest > Duration::from_millis(250), "{shortest:?} {longest:?}");
+        assert!(start_wait(&policy, slow, u64::MAX) <= MAX_SPREAD);
+        assert_eq!(start_wait(&policy.for_one_list(), slow, 50_000), Duration::ZERO);
+    }
 }

@@ -1,4 +1,4 @@
-use std::future::Future;
+use std::future::{Future, ready};
 
 use crate::{Resource, WireObject};
 
@@ -41,6 +41,15 @@ pub(crate) trait ObjectSink {
     fn put(&mut self, item: Self::Item) -> impl Future<Output = Result<(), Closed>> + Send;
     /// An object was deleted.
     fn remove(&mut self, object: Self::Raw) -> impl Future<Output = Result<(), Closed>> + Send;
+
+    /// All changes up to a resourceVersion were passed on. A bookmark says so without a change.
+    fn reached(
+        &mut self,
+        _position: &str,
+        _is_bookmark: bool,
+    ) -> impl Future<Output = Result<(), Closed>> + Send {
+        ready(Ok(()))
+    }
 
     /// Treat every object of the next list as changed.
     fn distrust(&mut self);

@@ -57,6 +57,17 @@ pub struct RetryPolicy {
     /// The time between two comparisons of everything that is known with a new list. It is longer
     /// for long lists, and shortened by up to half at random.
     pub comparison_interval: Duration,
+    /// The longest random wait before the first list, for each thousand objects of it, if the API
+    /// server is busy.
+    pub start_spread: Duration,
+}
+
+impl RetryPolicy {
+    /// The policy of a command that ends after its first lists: it does not make way for others.
+    #[must_use]
+    pub fn for_one_list(self) -> Self {
+        RetryPolicy { start_spread: Duration::ZERO, ..self }
+    }
 }
 
 impl Default for RetryPolicy {
@@ -70,6 +81,7 @@ impl Default for RetryPolicy {
             // The API server sends a bookmark every minute.
             watch_silence: Duration::from_secs(90),
             comparison_interval: Duration::from_secs(30 * 60),
+            start_spread: Duration::from_millis(20),
         }
     }
 }

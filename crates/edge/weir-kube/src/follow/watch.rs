@@ -12,7 +12,7 @@ use weir_runtime::jitter;
 use super::{Closed, Follower, Interrupted, NextRequest, ObjectSink, list::is_before, reloaded};
 use crate::{
     ApiError,
-    wire::{self, WatchEvent},
+    wire::{self, WatchEvent, WatchStart},
 };
 
 /// The longest watch. The API server ends it.
@@ -36,9 +36,16 @@ impl<S: ObjectSink> Follower<S> {
     /// Watches from the current position until the watch ends.
     pub(super) async fn watch(&mut self) -> Result<NextRequest, Interrupted> {
         let client = self.connect().await?;
-        let seconds = if self.is_probing { self.probe_seconds() } else { WATCH_SECONDS };
-        let opening = wire::watch(&client, &self.spec, self.served, &self.position, seconds);
-        let mut watch = opening.await?;
+        let listed = self.open_watch.take();
+        // A watch that sent the list works.
+        let mut last_event = listed.is_some().then(Instant::now);
+        let mut watch = match listed {
+            Some(watch) => watch,
+            None => {
+                let (start, seconds) = (WatchStart::After(&self.position), self.watch_seconds());
+                wire::watch::<S::Raw>(&client, &self.spec, self.served, start, seconds).await?
+            }
+        };
         // With another schema, the API server returns the same objects with other fields. It ends
         // all watches of the kind when the definition changes.
         let definition = wire::definition_generation(&client, &self.spec).await;
@@ -48,8 +55,7 @@ impl<S: ObjectSink> Follower<S> {
             return Ok(NextRequest::List);
         }
         self.definition = self.definition.or(definition);
-        let opened = Instant::now();
-        let mut last_event = None;
+        let (opened, seconds) = (watch.opened, watch.seconds);
         loop {
             // After a silence, only an event proves that the watch works.
             let confirm_at =
@@ -106,6 +112,10 @@ impl<S: ObjectSink> Follower<S> {
         }
     }
 
+    pub(super) fn watch_seconds(&self) -> u32 {
+        if self.is_probing { self.probe_seconds() } else { WATCH_SECONDS }
+    }
+
     /// Short enough that the bookmark arrives before the watch counts as silent.
     fn probe_seconds(&self) -> u32 {
         let half = u32::try_from(self.policy.watch_silence.as_secs() / 2).unwrap_or(u32::MAX);
@@ -130,6 +140,7 @@ impl<S: ObjectSink> Follower<S> {
     /// between delivers the event again.
     async fn deliver(&mut self, event: WatchEvent<S::Raw>) -> Result<(), Closed> {
         let position = event.resource_version();
+        let is_bookmark = matches!(event, WatchEvent::Bookmark(_));
         match event {
             WatchEvent::Put(object) => {
                 let item = self.sink.convert(object);
@@ -140,6 +151,8 @@ impl<S: ObjectSink> Follower<S> {
         }
         if let Some(position) = position {
             self.position = position;
+            self.is_from_etcd = false;
+            self.sink.reached(&self.position, is_bookmark).await?;
         }
         Ok(())
     }

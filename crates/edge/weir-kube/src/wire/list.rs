@@ -1,4 +1,4 @@
-//! Lists: one page per request.
+//! Lists: requests, and pages of JSON.
 
 use std::{fmt, marker::PhantomData};
 
@@ -12,7 +12,10 @@ use serde::{
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{check_kind, request::answer};
+use super::{
+    check_kind,
+    request::{Built, answer},
+};
 use crate::{ApiError, Revision, WatchSpec, WireObject};
 
 /// The largest page of several objects.
@@ -28,15 +31,19 @@ pub(crate) struct ListPage<T> {
     pub(crate) resource_version: String,
     /// The token for the next page; `None` if this is the last one.
     pub(crate) next: Option<String>,
+    /// The objects after this page, 0 if the API server does not state it.
+    pub(crate) remaining: u64,
 }
 
-/// Where a page of a list begins.
+/// What a list begins with, and how new it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageStart<'a> {
-    /// The first page of the latest state.
+    /// The latest state, which old API servers read from etcd.
     Latest,
-    /// The first page of a state that is as new as this resourceVersion, or newer. The API server's
-    /// cache can answer.
+    /// Any state that the API server's cache has.
+    Cached,
+    /// A state that is as new as this resourceVersion, or newer. The API server's cache can answer if
+    /// there is no limit.
     NotOlderThan(&'a str),
     /// The page after the one with this token.
     After(&'a str),
@@ -66,9 +73,22 @@ async fn try_page(
     limit: u32,
     start: PageStart<'_>,
 ) -> Result<Vec<u8>, ApiError> {
-    let params = ListParams::default().limit(limit);
+    let request = list_request(spec, version, start, Some(limit));
+    let max_bytes = if limit > 1 { MAX_PAGE_BYTES } else { MAX_LIST_BYTES };
+    answer(client, request, "list", &spec.resource.name(), max_bytes).await
+}
+
+/// The request of a list, or of a page if there is a limit.
+pub(super) fn list_request(
+    spec: &WatchSpec,
+    version: &str,
+    start: PageStart<'_>,
+    limit: Option<u32>,
+) -> Built {
+    let params = ListParams { limit, ..ListParams::default() };
     let mut params = match start {
         PageStart::Latest => params,
+        PageStart::Cached => params.at("0"),
         PageStart::NotOlderThan(position) => {
             params.at(position).matching(VersionMatch::NotOlderThan)
         }
@@ -80,10 +100,7 @@ async fn try_page(
     if !spec.fields.is_empty() {
         params = params.fields(&spec.fields);
     }
-    let path = spec.resource.path(version, &spec.namespace);
-    let request = Request::new(path).list(&params);
-    let max_bytes = if limit > 1 { MAX_PAGE_BYTES } else { MAX_LIST_BYTES };
-    answer(client, request, "list", &spec.resource.name(), max_bytes).await
+    Request::new(spec.resource.path(version, &spec.namespace)).list(&params)
 }
 
 impl<T> ListPage<T> {
@@ -95,15 +112,21 @@ impl<T> ListPage<T> {
         version: &str,
         read: impl FnMut(R) -> T,
     ) -> Result<Self, ApiError> {
-        let types = spec.resource.type_meta(version);
-        let list = List { types: &types, read, raw: PhantomData };
+        ListPage::from_json(bytes, &spec.resource.type_meta(version), read)
+            .map_err(|message| ApiError::Garbled { resource: spec.resource.name(), message })
+    }
+
+    /// Parses a page of objects of a kind.
+    pub(super) fn from_json<R: WireObject>(
+        bytes: &[u8],
+        types: &TypeMeta,
+        read: impl FnMut(R) -> T,
+    ) -> Result<Self, String> {
+        let list = List { types, read, raw: PhantomData };
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         let parsed = list.deserialize(&mut deserializer);
         let page = parsed.and_then(|page| deserializer.end().map(|()| page));
-        page.map_err(|error| ApiError::Garbled {
-            resource: spec.resource.name(),
-            message: error.to_string(),
-        })
+        page.map_err(|error| error.to_string())
     }
 }
 
@@ -159,7 +182,8 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
         let not_empty = |text: &String| !text.is_empty();
         let version = metadata.resource_version.filter(not_empty);
         let next = metadata.next.filter(not_empty);
-        if next.is_none() && metadata.remaining_item_count.is_some_and(|count| count > 0) {
+        let remaining = metadata.remaining_item_count.unwrap_or_default();
+        if next.is_none() && remaining > 0 {
             return Err(A::Error::custom("the list ends before its last object"));
         }
         Ok(ListPage {
@@ -167,6 +191,7 @@ impl<'de, R: WireObject, T, F: FnMut(R) -> T> Visitor<'de> for List<'_, R, F> {
             resource_version: version
                 .ok_or_else(|| A::Error::custom("the list has no resourceVersion"))?,
             next,
+            remaining: u64::try_from(remaining).unwrap_or_default(),
         })
     }
 }
@@ -226,6 +251,10 @@ impl WireObject for Unread {
         None
     }
 
+    fn ends_initial_events(&self) -> bool {
+        false
+    }
+
     fn complete(&mut self, _: &TypeMeta) {}
 }
 
@@ -247,12 +276,12 @@ mod tests {
     fn a_page_is_valid_or_rejected_as_a_whole() {
         let list = json!({
             "kind": "PodList", "apiVersion": "v1",
-            "metadata": {"resourceVersion": "9", "continue": "next"},
+            "metadata": {"resourceVersion": "9", "continue": "next", "remainingItemCount": 3},
             "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}],
         });
         let valid = page(&list.to_string()).unwrap();
         assert_eq!((valid.items.len(), &*valid.resource_version), (2, "9"));
-        assert_eq!(valid.next.as_deref(), Some("next"));
+        assert_eq!((valid.next.as_deref(), valid.remaining), (Some("next"), 3));
         assert_eq!(valid.items[0].kind(), Some("Pod"));
         let text = list.to_string();
         for end in 0..text.len() {

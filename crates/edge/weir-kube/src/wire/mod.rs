@@ -1,10 +1,13 @@
 //! Requests, and the parsing of responses.
 
+mod json_list;
 mod list;
 mod list_stream;
 mod protobuf;
+mod protobuf_list;
 mod reduced;
 mod request;
+mod watch_frames;
 mod watch_stream;
 
 use std::time::{Duration, SystemTime};
@@ -22,9 +25,13 @@ use weir_api::Tree;
 use crate::{ApiError, OnMissing, WatchSpec, WireObject, kind};
 
 pub(crate) use list::{ListPage, PageStart, Unread, page_bytes};
-pub(crate) use list_stream::open_list;
+pub(crate) use list_stream::{ListHead, ListStream, Patience, open_list};
+pub(crate) use protobuf::varint;
 use request::{MAX_OBJECT_BYTES, answer, get, parse};
-pub(crate) use watch_stream::{WatchEvent, WatchStream, watch};
+pub(crate) use watch_stream::{WatchEvent, WatchStart, WatchStream, watch};
+
+/// The media type of protocol buffers.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Reads a pod; `None` if it does not exist.
 pub(crate) async fn pod(

@@ -4,6 +4,8 @@
 //! its bytes. Only JSON has all fields of an object under their names. Kinds with many objects, of
 //! which weir needs few fields, are read in this form, because it costs the API server half as much.
 
+use std::borrow::Cow;
+
 /// The bytes before an envelope.
 pub(super) const MAGIC: &[u8; 4] = b"k8s\0";
 
@@ -20,7 +22,7 @@ pub(super) enum Field<'a> {
 /// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid protocol buffer")]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// The fields of a message, with their numbers.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A number of variable length, and the bytes after it; `None` if the bytes end before it does.
-pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Malformed> {
+pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Malformed> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate() {
         let bits = u64::from(byte & 0x7f);
@@ -82,7 +84,16 @@ pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Malformed> {
     Ok(None)
 }
 
-/// The text of a field.
+/// The text of a field of an object. Like the JSON of the API server, it has U+FFFD in the place of
+/// bytes that are not UTF-8, which users can write: one such object must not make a list unreadable.
+pub(super) fn user_text<'a>(field: Field<'a>) -> Result<Cow<'a, str>, Malformed> {
+    match field {
+        Field::Bytes(bytes) => Ok(String::from_utf8_lossy(bytes)),
+        _ => Err(Malformed),
+    }
+}
+
+/// The text of a field that only the API server writes.
 pub(super) fn text<'a>(field: Field<'a>) -> Result<&'a str, Malformed> {
     match field {
         Field::Bytes(bytes) => std::str::from_utf8(bytes).map_err(|_| Malformed),

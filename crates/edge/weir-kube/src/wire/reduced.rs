@@ -10,7 +10,7 @@
 use k8s_openapi::jiff::Timestamp;
 use weir_api::document::{MapEntry, Tree, TreeValue};
 
-use super::protobuf::{Field, Fields, Malformed, message, number, text};
+use super::protobuf::{Field, Fields, Malformed, message, number, user_text};
 
 /// The kinds that have a reduced form.
 pub(super) const KINDS: [&str; 3] = ["Namespace", "Node", "Pod"];
@@ -137,7 +137,7 @@ fn dns_config(fields: Fields<'_>) -> Result<Tree, Malformed> {
     let mut servers = Vec::new();
     fields.each(|field, value| {
         if field == 1 {
-            servers.push(string(text(value)?));
+            servers.push(string(&user_text(value)?));
         }
         Ok(())
     })?;
@@ -199,9 +199,9 @@ impl MapBuilder {
     }
 
     fn text(&mut self, key: &str, value: Field<'_>) -> Result<(), Malformed> {
-        let value = text(value)?;
+        let value = user_text(value)?;
         if !value.is_empty() {
-            self.put(key, string(value));
+            self.put(key, string(&value));
         }
         Ok(())
     }
@@ -238,16 +238,16 @@ impl MapBuilder {
 
     /// An entry of a map of texts.
     fn entry(&mut self, fields: Fields<'_>) -> Result<(), Malformed> {
-        let (mut key, mut value) = ("", "");
+        let (mut key, mut value) = Default::default();
         fields.each(|field, content| {
             match field {
-                1 => key = text(content)?,
-                2 => value = text(content)?,
+                1 => key = user_text(content)?,
+                2 => value = user_text(content)?,
                 _ => (),
             }
             Ok(())
         })?;
-        self.put(key, string(value));
+        self.put(&key, string(&value));
         Ok(())
     }
 
@@ -322,6 +322,19 @@ pub(super) mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
         });
         assert_eq!(object("Pod", &pod("a", "7")), Ok(Tree::from(&expected)));
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_replaced() {
+        let annotation = [bytes(1, b"note"), bytes(2, b"a\xff")].concat();
+        let owner = [bytes(1, b"Job"), bytes(3, b"\xfe")].concat();
+        let metadata = [bytes(1, b"a"), bytes(12, &annotation), bytes(13, &owner)].concat();
+        let pod = object("Pod", &bytes(1, &metadata)).unwrap();
+        let metadata = pod.get("metadata").unwrap();
+        let note = metadata.get("annotations").and_then(|all| all.get("note")?.text());
+        assert_eq!(note, Some("a\u{fffd}"));
+        let expected = json!([{"kind": "Job", "name": "\u{fffd}"}]);
+        assert_eq!(metadata.get("ownerReferences"), Some(&Tree::from(&expected)));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use http::{Response, StatusCode, header::RETRY_AFTER};
+use http::{HeaderName, Response, StatusCode, header::RETRY_AFTER};
 use http_body_util::BodyExt;
 use kube::{Client, api::GetParams, client::Body, core::Request};
 use serde::Deserialize;
 
+use super::protobuf::{Field, Fields, Malformed, message, number, user_text};
 use crate::ApiError;
 
 /// How long a list or a get may take.
@@ -71,8 +72,9 @@ pub(super) async fn send(
     if code.is_success() {
         return Ok(response);
     }
-    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let retry_after = header.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+    let retry_after = header(&response, RETRY_AFTER);
+    let retry_after =
+        retry_after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
     let bytes = body(response, MAX_ERROR_BYTES, verb, resource).await.unwrap_or_default();
     let mut status = serde_json::from_slice::<ApiStatus>(&bytes).unwrap_or_else(|_| ApiStatus {
         message: String::from_utf8_lossy(&bytes).chars().take(200).collect(),
@@ -108,6 +110,10 @@ async fn body(
     Ok(bytes)
 }
 
+pub(super) fn header(response: &Response<Body>, name: HeaderName) -> Option<&str> {
+    response.headers().get(name).and_then(|value| value.to_str().ok())
+}
+
 pub(super) fn too_large(resource: &str, max_bytes: usize) -> ApiError {
     ApiError::TooLarge { resource: resource.into(), mebibytes: max_bytes >> 20 }
 }
@@ -130,6 +136,31 @@ struct Details {
 }
 
 impl ApiStatus {
+    /// Reads the status of a watch. The numbers of the fields are those of `generated.proto` in
+    /// k8s.io/apimachinery/pkg/apis/meta/v1.
+    pub(super) fn from_protobuf(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (mut status, mut details) = (ApiStatus::default(), Details::default());
+        Fields(bytes).each(|field, value| {
+            match field {
+                3 => status.message = user_text(value)?.into(),
+                4 => status.reason = user_text(value)?.into(),
+                5 => message(value)?.each(|field, value| {
+                    match field {
+                        1 => details.name = user_text(value)?.into(),
+                        5 => details.retry_after_seconds = unsigned(value)?,
+                        _ => (),
+                    }
+                    Ok(())
+                })?,
+                6 => status.code = unsigned(value)?,
+                _ => (),
+            }
+            Ok(())
+        })?;
+        status.details = Some(details);
+        Ok(status)
+    }
+
     fn retry_after(&self) -> Option<Duration> {
         let seconds = self.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds))
@@ -145,4 +176,8 @@ impl ApiStatus {
     pub(super) fn into_error(self, verb: &'static str, resource: &str) -> ApiError {
         ApiError::from_status(self.code, &self.message, verb, resource, self.retry_after())
     }
+}
+
+fn unsigned<T: TryFrom<i64>>(value: Field<'_>) -> Result<T, Malformed> {
+    T::try_from(number(value)?).map_err(|_| Malformed)
 }

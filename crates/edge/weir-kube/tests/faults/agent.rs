@@ -270,3 +270,33 @@ fn a_proxy_that_finds_nothing_does_not_remove_the_objects_of_optional_kinds() {
         agent.until("no report", |agent| agent.unread.is_empty());
     }
 }
+
+#[test]
+fn versions_of_another_cluster_do_not_outlast_it() {
+    let server = Server::start();
+    for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+        server.put("pods", name, pod(address));
+    }
+    let mut agent = Agent::start(&server, policy());
+    agent.until("both pods", |agent| agent.in_sync && agent.has(&["10.0.0.1", "10.0.0.2"]));
+    // Another cluster answers. It has later versions, and no objects.
+    server.inject(|request| {
+        if request.is_watch() {
+            return Some(Reply::status(410, "too old"));
+        }
+        let kind = crate::server::kind_of(&request.plural)?;
+        let version = json!({"resourceVersion": "900000000"});
+        Some(Reply::ok(json!({"kind": format!("{kind}List"), "metadata": version, "items": []})))
+    });
+    server.end_watches();
+    agent.until("a report", |agent| {
+        agent.unread.iter().any(|finding| finding.message.contains("any more"))
+    });
+    agent.linger(1000 * MS);
+    server.heal();
+    server.put("pods", "c", pod("10.0.0.3"));
+    agent.until("all pods", |agent| agent.has(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    agent.until("no report", |agent| agent.unread.is_empty());
+    server.put("pods", "c", pod("10.0.0.4"));
+    agent.until("an event", |agent| agent.has(&["10.0.0.1", "10.0.0.2", "10.0.0.4"]));
+}

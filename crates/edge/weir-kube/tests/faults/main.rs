@@ -5,6 +5,7 @@
 mod agent;
 mod events;
 mod lists;
+mod pods;
 mod server;
 mod versions;
 
@@ -28,6 +29,7 @@ fn policy() -> RetryPolicy {
         absence_grace: 1000 * MS,
         watch_silence: DEADLINE,
         comparison_interval: 10 * DEADLINE,
+        start_spread: Duration::ZERO,
     }
 }
 

@@ -27,12 +27,18 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Whether this is a watch that does not begin with a list.
     pub(crate) fn is_watch(&self) -> bool {
-        self.query.get("watch").is_some_and(|watch| watch == "true")
+        self.query.get("watch").is_some_and(|watch| watch == "true") && !self.is_stream()
+    }
+
+    /// Whether this is a watch that begins with a list.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.query.contains_key("sendInitialEvents")
     }
 
     pub(crate) fn is_list_of(&self, plural: &str) -> bool {
-        self.plural == plural && !self.is_watch()
+        self.plural == plural && !self.is_watch() && !self.is_stream()
     }
 
     pub(crate) fn is_watch_of(&self, plural: &str) -> bool {
@@ -67,8 +73,12 @@ impl Request {
 pub(crate) enum Reply {
     /// A complete response with a correct Content-Length.
     Answer { code: u16, headers: String, body: Vec<u8> },
+    /// The same in two parts. The second one is sent after another request that matches.
+    Parts { first: String, second: String, after: fn(&Request) -> bool },
     /// A watch that sends these chunks, each after a delay.
     Stream { chunks: Vec<(Duration, String)>, end: End },
+    /// A watch of protocol buffers, which stays open.
+    Protobuf(Vec<u8>),
 }
 
 /// The end of a stream.
@@ -230,7 +240,8 @@ impl Shared {
             }
             let request = Request::parse(&lines[0]);
             self.log.lock().unwrap().push(request.clone());
-            if self.answer(&request, &stream).is_err() || request.is_watch() {
+            let is_list = !request.is_watch() && !request.is_stream();
+            if self.answer(&request, &stream).is_err() || !is_list {
                 return;
             }
         }
@@ -240,7 +251,16 @@ impl Shared {
         let fault = self.fault.lock().unwrap().as_mut().and_then(|fault| fault(request));
         match fault {
             Some(Reply::Answer { code, headers, body }) => {
-                write_answer(stream, code, &headers, &body)
+                let end = if request.is_stream() { "Connection: close\r\n" } else { "" };
+                write_answer(stream, code, &(headers + end), &body)
+            }
+            Some(Reply::Parts { first, second, after }) => {
+                let length = first.len() + second.len();
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{first}")?;
+                while !self.log.lock().unwrap().iter().any(after) && !self.is_stopped() {
+                    self.wait(Duration::from_millis(5));
+                }
+                stream.write_all(second.as_bytes())
             }
             Some(Reply::Stream { chunks, end }) => {
                 write!(stream, "HTTP/1.1 200 OK\r\n\r\n")?;
@@ -249,11 +269,22 @@ impl Shared {
                     stream.write_all(chunk.as_bytes())?;
                 }
                 if let End::Hold = end {
-                    while !self.is_stopped() {
-                        self.wait(Duration::from_millis(20));
-                    }
+                    self.hold();
                 }
                 Ok(())
+            }
+            Some(Reply::Protobuf(body)) => {
+                let media = "application/vnd.kubernetes.protobuf;stream=watch";
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n\r\n")?;
+                stream.write_all(&body)?;
+                self.hold();
+                Ok(())
+            }
+            // As an API server without lists as events.
+            None if request.is_stream() => {
+                let message = "resourceVersionMatch is forbidden for watch";
+                let status = json!({"kind": "Status", "code": 422, "message": message});
+                write_answer(stream, 422, "Connection: close\r\n", status.to_string())
             }
             None if request.is_watch() => self.watch(request, stream),
             None if kind_of(&request.plural).is_some() => self.answer_list(request, stream),
@@ -275,7 +306,19 @@ impl Shared {
             let status = json!({"kind": "Status", "code": 504, "message": message});
             return write_answer(stream, 504, "", status.to_string());
         }
-        write_answer(stream, 200, "", self.list(&request.plural).to_string())
+        let mut list = self.list(&request.plural);
+        let number = |key: &str| request.query.get(key).and_then(|text| text.parse().ok());
+        let start: usize = number("continue").unwrap_or(0);
+        let limit = number("limit").unwrap_or(usize::MAX);
+        if let Value::Array(items) = &mut list["items"] {
+            let end = items.len().min(start.saturating_add(limit));
+            let is_page = end < items.len();
+            *items = items.drain(start.min(end)..end).collect();
+            if is_page {
+                list["metadata"]["continue"] = end.to_string().into();
+            }
+        }
+        write_answer(stream, 200, "", list.to_string())
     }
 
     fn watch(&self, request: &Request, mut stream: &TcpStream) -> io::Result<()> {
@@ -313,6 +356,13 @@ impl Shared {
             "metadata": {"resourceVersion": state.version.to_string()},
             "items": objects.map(|(_, object)| object).collect::<Vec<_>>(),
         })
+    }
+
+    /// Keeps a connection open.
+    fn hold(&self) {
+        while !self.is_stopped() {
+            self.wait(Duration::from_millis(20));
+        }
     }
 
     fn is_stopped(&self) -> bool {

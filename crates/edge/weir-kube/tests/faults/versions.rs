@@ -105,7 +105,8 @@ fn pages_that_are_not_of_one_list_are_rejected() {
         });
         let mut client = Client::start(&server, policy());
         client.until("a report", |client| !client.problems.is_empty());
-        assert!(client.problems[0].contains("its pages are not of one list"));
+        let problem = &client.problems[0];
+        assert!(problem.contains("its pages are not of one list"), "{problem}");
         assert!(!client.store.is_in_sync());
         server.heal();
         client.until("a list", |client| client.has(&["10.0.0.1"]));

@@ -1,17 +1,13 @@
-//! Long lists in the form of protocol buffers.
+//! Lists in the form of protocol buffers.
 
 use serde_json::json;
-use weir_kube::RetryPolicy;
+use weir_cluster::Fault;
 
-use crate::{
-    cluster, namespace,
-    observer::{Observer, policy},
-    pods_of,
-};
+use crate::{cluster, namespace, observer::Observer, pods_of};
 
-/// The followers that read pages of JSON and whole lists get the same objects.
+/// Followers that get JSON and protocol buffers get the same objects.
 #[test]
-fn whole_lists_have_the_objects_of_pages() {
+fn protocol_buffers_have_the_objects_of_json() {
     let cluster = cluster();
     namespace(cluster, "lists", json!({"team": "a"}));
     let path = pods_of("lists");
@@ -69,18 +65,23 @@ fn whole_lists_have_the_objects_of_pages() {
         let namespaces = world.namespaces.values().filter(|one| &*one.name == "lists").cloned();
         (pods.collect::<Vec<_>>(), nodes.collect::<Vec<_>>(), namespaces.collect::<Vec<_>>())
     };
-    let read = |page_size: u32| {
-        let policy = RetryPolicy { page_size, ..policy() };
-        let mut observer = Observer::with(cluster.admin(), policy);
+    let proxy = cluster.fault_proxy().unwrap();
+    // A change that changes nothing, for which the proxy demands JSON.
+    proxy.inject(|request| {
+        let is_ours = ["pods", "nodes", "namespaces"].iter().any(|plural| request.is_of(plural));
+        (is_ours && (request.is_list() || request.is_watch())).then_some(Fault::Edit(|_| ()))
+    });
+    let accesses = [proxy.access(cluster.admin()), cluster.admin().clone()];
+    let mut observers = accesses.map(|access| Observer::start(&access));
+    for observer in &mut observers {
         observer.until("in sync", |observer| observer.in_sync);
         observer.until("all objects", |observer| {
             let (pods, nodes, namespaces) = ours(observer);
             (pods.len(), nodes.len(), namespaces.len()) == (3, 2, 1)
         });
-        ours(&observer)
-    };
-    let (pages, whole) = (read(500), read(1));
-    assert_eq!(pages, whole);
-    assert_eq!(whole.0[0].addresses.len(), 2);
-    assert_eq!(whole.0[0].ports.len(), 2);
+    }
+    let [json, protobuf] = &observers;
+    assert_eq!(ours(json), ours(protobuf));
+    let (pods, ..) = ours(protobuf);
+    assert_eq!((pods[0].addresses.len(), pods[0].ports.len()), (2, 2));
 }

@@ -8,6 +8,7 @@ mod lists;
 mod observer;
 mod outages;
 mod permissions;
+mod reads;
 mod recorder;
 mod semantics;
 mod snapshot;

@@ -15,12 +15,7 @@ const HOLD: &str = "weir.test/hold";
 
 #[test]
 fn hosts_and_pod_phases_have_the_specified_verdicts() {
-    // Older API servers need a feature gate for pods with two addresses.
-    let mut options = Options { flags: vec!["--feature-gates=IPv6DualStack=true".into()] };
-    if std::env::var_os("KUBEBUILDER_ASSETS").is_some() {
-        options.flags.clear();
-    }
-    let cluster = Cluster::with(options).unwrap();
+    let cluster = Cluster::with(Options::dual_stack().unwrap()).unwrap();
     let mut seen = Observer::start(cluster.admin());
     seen.until_in_sync();
     let mut namespaces = Vec::new();

@@ -10,7 +10,7 @@ use weir_model::{Object, PodId};
 
 use crate::{cluster, namespace, pod, pods_of, policies_of, policy, run_pod};
 
-fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ApiError> {
+pub(crate) fn snapshot(access: &weir_cluster::Access) -> Result<weir_api::Manifests, ApiError> {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = access.write_kubeconfig(folder.path()).unwrap();
     read_cluster(&Access::new(Some(&kubeconfig), Some("test")), ClusterKinds::Policies, |_| ())

@@ -14,7 +14,8 @@ use tokio::{
 };
 
 /// A connection that fails if the client reads nothing for too long.
-pub(super) struct WriteProgress {
+#[derive(Debug)]
+pub struct WriteProgress {
     stream: TcpStream,
     timeout: Duration,
     /// The deadline of the write that waits for the client.
@@ -22,7 +23,8 @@ pub(super) struct WriteProgress {
 }
 
 impl WriteProgress {
-    pub(super) fn new(stream: TcpStream, timeout: Duration) -> Self {
+    /// A connection whose writes fail after this long without progress.
+    pub fn new(stream: TcpStream, timeout: Duration) -> Self {
         WriteProgress { stream, timeout, deadline: None }
     }
 

@@ -241,6 +241,7 @@ impl Folder {
             policy_versions: BTreeMap::new(),
             findings: findings.chain(self.objects.findings()).chain(&unread).cloned().collect(),
             unread,
+            server: None,
             in_sync: self.in_sync,
             is_partial: !self.in_sync && !self.more_expected && !self.files.is_empty(),
             more_expected: self.more_expected,

@@ -23,7 +23,7 @@ const GATEWAY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
 /// The timeout for asynchronous work of the kernel, which takes microseconds unless the machine is
 /// busy.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Builds the plan. The calling thread must be free to change its namespace.
 pub(super) fn build(plan: LabPlan) -> Result<Lab, LabError> {

@@ -1,6 +1,6 @@
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,8 @@ use weir_model::{Flow, Protocol, Verdict};
 
 use super::{
     lab::Lab,
-    socket::{open, send_datagram},
+    sctp,
+    socket::{open, receive_raw, send_datagram},
     wait::readable,
 };
 use crate::LabError;
@@ -22,8 +23,8 @@ use crate::LabError;
 #[derive(Debug)]
 pub struct Conversation {
     flow: Flow,
-    near: OwnedFd,
-    far: OwnedFd,
+    near: End,
+    far: End,
     /// The last byte that either end sent first.
     last_byte: u8,
 }
@@ -44,11 +45,14 @@ impl Conversation {
         let server = open(flow.protocol, flow.to, flow.port).map_err(far)?;
         match flow.protocol {
             Protocol::Tcp => listen(&server, 1),
-            _ => connect(&server, &here),
+            Protocol::Udp => connect(&server, &here),
+            Protocol::Sctp => connect(&server, &SocketAddr::new(flow.from, 0)),
         }
         .map_err(far)?;
         lab.namespace(lab.plan.namespace_of(flow.from)).enter()?;
         let client = open(flow.protocol, flow.from, port).map_err(near)?;
+        let there =
+            if flow.protocol == Protocol::Sctp { SocketAddr::new(flow.to, 0) } else { there };
         match connect(&client, &there) {
             Ok(()) | Err(Errno::INPROGRESS) => (),
             Err(errno) => return Err(near(errno)),
@@ -68,6 +72,14 @@ impl Conversation {
             }
             _ => server,
         };
+        let ports = |own, other| (flow.protocol == Protocol::Sctp).then_some([own, other]);
+        let client = End { socket: client, ports: ports(port, flow.port) };
+        let server = End { socket: server, ports: ports(flow.port, port) };
+        if flow.protocol == Protocol::Sctp
+            && !associate(&client, &server, deadline).map_err(near)?
+        {
+            return Err(LabError::Unanswered { flow });
+        }
         let mut conversation = Conversation { flow, near: client, far: server, last_byte: 0 };
         match conversation.exchange(timeout)? {
             Verdict::Allow => Ok(conversation),
@@ -82,17 +94,15 @@ impl Conversation {
         let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
         let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
         self.last_byte = self.last_byte.wrapping_add(1);
-        send_datagram(&self.near, &[self.last_byte]).map_err(near)?;
+        self.near.send(&[self.last_byte]).map_err(near)?;
         let deadline = Instant::now() + timeout;
         while readable(&[self.near.as_fd(), self.far.as_fd()], deadline).map_err(near)? {
-            if let Some(bytes) = receive_bytes(&self.far).map_err(far)? {
-                send_datagram(&self.far, &bytes).map_err(far)?;
+            if let Some(bytes) = self.far.receive().map_err(far)? {
+                self.far.send(&bytes).map_err(far)?;
             }
             // Lost bytes can arrive late, so only the last byte counts as the answer.
-            if receive_bytes(&self.near)
-                .map_err(near)?
-                .is_some_and(|bytes| bytes.contains(&self.last_byte))
-            {
+            let received = self.near.receive().map_err(near)?;
+            if received.is_some_and(|bytes| bytes.contains(&self.last_byte)) {
                 return Ok(Verdict::Allow);
             }
         }
@@ -106,18 +116,66 @@ impl Conversation {
         let near = |errno: Errno| LabError::Probe { flow, source: errno.into() };
         let far = |errno: Errno| LabError::Answer { flow, source: errno.into() };
         self.last_byte = self.last_byte.wrapping_add(1);
-        send_datagram(&self.far, &[self.last_byte]).map_err(far)?;
+        self.far.send(&[self.last_byte]).map_err(far)?;
         let deadline = Instant::now() + timeout;
         while readable(&[self.near.as_fd()], deadline).map_err(near)? {
-            if receive_bytes(&self.near)
-                .map_err(near)?
-                .is_some_and(|bytes| bytes.contains(&self.last_byte))
-            {
+            let received = self.near.receive().map_err(near)?;
+            if received.is_some_and(|bytes| bytes.contains(&self.last_byte)) {
                 return Ok(Verdict::Allow);
             }
         }
         Ok(Verdict::Deny)
     }
+}
+
+/// One end of a conversation.
+#[derive(Debug)]
+struct End {
+    socket: OwnedFd,
+    /// The own port and the other one, for SCTP: a raw socket has no ports.
+    ports: Option<[u16; 2]>,
+}
+
+impl End {
+    fn send(&self, bytes: &[u8]) -> rustix::io::Result<()> {
+        match self.ports {
+            None => send_datagram(&self.socket, bytes),
+            Some([own, other]) => send_datagram(&self.socket, &sctp::data(own, other, bytes)),
+        }
+    }
+
+    /// Receives waiting bytes, or `None` if there are none, or packets of another association.
+    fn receive(&self) -> rustix::io::Result<Option<Vec<u8>>> {
+        let Some([own, other]) = self.ports else { return receive_bytes(&self.socket) };
+        let packet = receive_raw(&self.socket)?.map(|(packet, ..)| packet);
+        let packet = packet.filter(|packet| sctp::is_between(packet, other, own));
+        Ok(packet.and_then(|packet| sctp::content(&packet).map(<[u8]>::to_vec)))
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Opens an SCTP association. Returns `false` after the deadline.
+fn associate(client: &End, server: &End, deadline: Instant) -> rustix::io::Result<bool> {
+    for (number, step) in sctp::HANDSHAKE.into_iter().enumerate() {
+        let (from, to) = if number % 2 == 0 { (client, server) } else { (server, client) };
+        let [own, other] = from.ports.unwrap_or_default();
+        let packet = step(own, other);
+        send_datagram(&from.socket, &packet)?;
+        loop {
+            if !readable(&[to.as_fd()], deadline)? {
+                return Ok(false);
+            }
+            if receive_raw(&to.socket)?.is_some_and(|(received, ..)| received == packet) {
+                break;
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Receives the waiting bytes, or `None` if there are none.

@@ -1,6 +1,7 @@
 //! The cost of changes in the kernel: by weir, by nft, and by a minimal netlink client.
 
 mod by_ebpf;
+mod task;
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -10,7 +11,10 @@ use weir_datapath::Datapath;
 use weir_lab::{Lab, LabNode, Layout};
 use weir_model::Change;
 
-pub(super) use self::by_ebpf::measure_ebpf;
+pub(super) use self::{
+    by_ebpf::measure_ebpf,
+    task::{AdminRules, Task},
+};
 use super::{
     backend::{ebpf, nftables},
     churn,
@@ -19,6 +23,7 @@ use super::{
     netlink::{Netlink, SetChange, TABLE},
     nft,
     node::{ApplyResult, BenchAgent},
+    replay::Replay,
 };
 use crate::{
     measure::{Spread, cpu},
@@ -37,7 +42,9 @@ const SINGLES_BY_PROGRAM: usize = 5;
 
 /// The baseline of the comparison.
 pub(super) const BARE: &str = "bare netlink";
-/// The same for eBPF.
+/// The baseline of changes for which weir writes more than one element: exactly the same bytes.
+const SAME_BYTES: &str = "bare netlink, weir's bytes";
+/// The baseline for eBPF.
 const BARE_BPF: &str = "bare bpf(2)";
 /// weir with eBPF. Without more words, weir is measured with nftables, or with iptables for ipset.
 pub(super) const EBPF: &str = "weir, ebpf";
@@ -50,7 +57,8 @@ pub(crate) struct ChangeCost {
     pub(crate) how: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) spread: Spread,
-    /// The same as a multiple of bare netlink, or of bare bpf(2) for eBPF, in the same round.
+    /// The same as a multiple of the baseline in the same round: bare netlink, with the same bytes if
+    /// those were measured, or bare bpf(2) for eBPF.
     pub(crate) times_bare: Option<Spread>,
 }
 
@@ -89,8 +97,8 @@ impl Size {
     }
 
     /// The same number of peers in many admin rules.
-    fn ruled(self) -> AdminRuleLoad {
-        let rules = 1000;
+    fn ruled(self, rules: AdminRules) -> AdminRuleLoad {
+        let rules = rules.count();
         AdminRuleLoad { rules, members: self.members / rules }
     }
 }
@@ -101,7 +109,9 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let mut times = Times::default();
     for round in 0..rounds {
         eprintln!("round {}: changes to sets of {} members", round + 1, size.members);
-        for work in [first_load_and_members, one_in_rules, read_back, weir, one_in_ipset] {
+        for work in
+            [first_load_and_members, one_in_rules, read_back, weir, same_bytes, one_in_ipset]
+        {
             times.0.extend(in_new_lab(|| work(size))?);
         }
     }
@@ -109,51 +119,6 @@ pub(crate) fn measure(rounds: usize, quick: bool) -> Result<Vec<ChangeCost>> {
     let mut rows = times.rows(size);
     rows.extend(rows_of(&in_new_lab(|| churn::run(size.cluster(), size.churn))?, size));
     Ok(rows)
-}
-
-/// A measured task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
-    Load,
-    One,
-    OneOfRuled,
-    OneHere,
-    OneInIpset,
-    Restart,
-}
-
-impl Task {
-    const ALL: [Task; 6] =
-        [Task::Load, Task::One, Task::OneOfRuled, Task::OneHere, Task::OneInIpset, Task::Restart];
-
-    fn what(self, size: Size) -> String {
-        let Size { members, tenants, .. } = size;
-        match self {
-            Task::Load => format!("first load of {members} members"),
-            Task::One => format!("add or remove one of {members} peers"),
-            Task::OneOfRuled => {
-                let rules = size.ruled().rules;
-                format!("add or remove one of {members} peers of {rules} admin rules")
-            }
-            Task::OneHere => {
-                let rules = size.ruled().rules;
-                format!("add or remove one pod of the node, {members} peers of {rules} admin rules")
-            }
-            Task::OneInIpset => format!("add or remove one of {members} peers of ipset"),
-            Task::Restart => format!(
-                "restart without changes, {} sets of {} members",
-                tenants.sets, tenants.members
-            ),
-        }
-    }
-
-    /// The unit and its number per second.
-    fn unit(self) -> (&'static str, f64) {
-        match self {
-            Task::Load | Task::Restart => ("ms", 1e3),
-            Task::One | Task::OneOfRuled | Task::OneHere | Task::OneInIpset => ("µs", 1e6),
-        }
-    }
 }
 
 /// One measurement: the task, the method and the CPU time.
@@ -173,8 +138,13 @@ impl Times {
         let row = |(task, how): (Task, &'static str)| {
             let (unit, per_second) = task.unit();
             // Each backend is compared with the system call that it uses.
-            let baseline = if how == EBPF { BARE_BPF } else { BARE };
-            let (times, bare) = (self.values_of(task, how), self.values_of(task, baseline));
+            let same_bytes = self.values_of(task, SAME_BYTES);
+            let bare = match how {
+                EBPF => self.values_of(task, BARE_BPF),
+                _ if same_bytes.is_empty() => self.values_of(task, BARE),
+                _ => same_bytes,
+            };
+            let times = self.values_of(task, how);
             let ratios = times.iter().zip(&bare).map(|(time, bare)| time / bare).collect();
             ChangeCost {
                 task: Some(task),
@@ -182,12 +152,20 @@ impl Times {
                 how,
                 unit,
                 spread: Spread::from_values(times.iter().map(|time| time * per_second).collect()),
-                times_bare: (![BARE, BARE_BPF].contains(&how) && !bare.is_empty())
+                times_bare: (![BARE, SAME_BYTES, BARE_BPF].contains(&how) && !bare.is_empty())
                     .then(|| Spread::from_values(ratios)),
             }
         };
-        let hows =
-            ["weir", EBPF, BARE_BPF, BARE, "bare netlink, one transaction", "nft -f", "ipset"];
+        let hows = [
+            "weir",
+            EBPF,
+            BARE_BPF,
+            SAME_BYTES,
+            BARE,
+            "bare netlink, one transaction",
+            "nft -f",
+            "ipset",
+        ];
         let all = Task::ALL.into_iter().flat_map(|task| hows.map(|how| (task, how)));
         all.filter(|(task, how)| !self.values_of(*task, how).is_empty()).map(row).collect()
     }
@@ -232,7 +210,7 @@ fn first_load_and_members(size: Size) -> Result<Vec<Time>> {
     ])
 }
 
-/// A peer of admin rules, and a pod of the node, by bare netlink.
+/// A peer of admin rules, and a pod of the node, by bare netlink: one element, for any number of rules.
 fn one_in_rules(size: Size) -> Result<Vec<Time>> {
     let peers: Vec<Ipv4Addr> = (0..size.members).map(member).collect();
     nft::load(&format!(
@@ -247,7 +225,27 @@ fn one_in_rules(size: Size) -> Result<Vec<Time>> {
     let newcomer = member(size.members);
     let peers = timed(SINGLES, |edit| netlink.edit(edit, "peers", &[newcomer]))?;
     let pods = timed(SINGLES_HERE, |edit| netlink.lead(edit, "pods", newcomer, "pod"))?;
-    Ok(vec![(Task::OneOfRuled, BARE, median(peers)), (Task::OneHere, BARE, mean(&pods))])
+    let (peers, pods) = (median(peers), mean(&pods));
+    let of = |rules| [(Task::OneOfRuled(rules), BARE, peers), (Task::OneHere(rules), BARE, pods)];
+    Ok(AdminRules::ALL.into_iter().flat_map(of).collect())
+}
+
+/// The same with the bytes that weir writes.
+fn same_bytes(size: Size) -> Result<Vec<Time>> {
+    let mut times = Vec::new();
+    for rules in AdminRules::ALL {
+        let ruled = size.ruled(rules);
+        let [peers, pods] = in_new_lab(|| {
+            let mut replay = Replay::open(ruled.changes())?;
+            let peers = (0..2 * SINGLES).map(|number| replay.send([ruled.event(number)]));
+            let peers = peers.collect::<Result<_>>()?;
+            let pods = (0..2 * SINGLES_HERE).map(|number| replay.send([ruled.event_here(number)]));
+            Ok([peers, pods.collect::<Result<_>>()?])
+        })?;
+        times.push((Task::OneOfRuled(rules), SAME_BYTES, median(peers)));
+        times.push((Task::OneHere(rules), SAME_BYTES, mean(&pods)));
+    }
+    Ok(times)
 }
 
 /// The times of repeated additions and removals of a member.
@@ -298,14 +296,19 @@ fn by_weir<D: Datapath>(
     let (load, applied) = cpu(|| node.apply());
     ensure!(applied? == ApplyResult::Applied, "a first load wrote nothing");
     let singles = events(&mut node, SINGLES, |number| cluster.event(number))?;
-    let ruled = size.ruled();
-    let [peers, pods] = in_new_lab(|| {
-        let mut node = BenchAgent::open(open()?);
-        node.compile(ruled.changes());
-        ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
-        let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
-        Ok([peers, events(&mut node, SINGLES_HERE, |number| ruled.event_here(number))?])
-    })?;
+    let mut times = Vec::new();
+    for rules in AdminRules::ALL {
+        let ruled = size.ruled(rules);
+        let [peers, pods] = in_new_lab(|| {
+            let mut node = BenchAgent::open(open()?);
+            node.compile(ruled.changes());
+            ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
+            let peers = events(&mut node, SINGLES, |number| ruled.event(number))?;
+            Ok([peers, events(&mut node, SINGLES_HERE, |number| ruled.event_here(number))?])
+        })?;
+        times.push((Task::OneOfRuled(rules), how, median(peers)));
+        times.push((Task::OneHere(rules), how, mean(&pods)));
+    }
     let restart = in_new_lab(|| {
         let start = || -> Result<_> {
             let mut node = BenchAgent::open(open()?);
@@ -318,13 +321,12 @@ fn by_weir<D: Datapath>(
         ensure!(applied? == ApplyResult::Unchanged, "a restart wrote something");
         Ok(time)
     })?;
-    Ok(vec![
+    times.extend([
         (Task::Load, how, load),
         (Task::One, how, median(singles)),
-        (Task::OneOfRuled, how, median(peers)),
-        (Task::OneHere, how, mean(&pods)),
         (Task::Restart, how, restart),
-    ])
+    ]);
+    Ok(times)
 }
 
 /// The times from events to the kernel's response: repeated additions and removals of a pod.

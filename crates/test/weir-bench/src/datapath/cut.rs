@@ -78,7 +78,7 @@ fn cut<D: Datapath>(
     how: &'static str,
     open: impl FnOnce() -> Result<D> + Send,
 ) -> Result<Cut> {
-    let lab = Lab::build(&layout())?;
+    let lab = Lab::build(&layout(CLUSTER))?;
     let receiver = lab.at(server(), || UdpSocket::bind((server(), PORT)))??;
     receiver.set_nonblocking(true)?;
     let senders: Vec<IpAddr> = CLUSTER.peers(0).collect();
@@ -87,7 +87,7 @@ fn cut<D: Datapath>(
         node.compile(CLUSTER.changes());
         ensure!(node.apply()? == ApplyResult::Applied, "a first load wrote nothing");
         for sender in &senders {
-            lab.at(*sender, || send_from_many(*sender, connections / CLIENTS))??;
+            lab.at(*sender, || send_from_many(*sender, connections / CLIENTS, PORT))??;
         }
         ensure!(drain(&receiver) > 0, "no packet of an allowed connection arrived");
         let start = Instant::now();
@@ -99,7 +99,7 @@ fn cut<D: Datapath>(
         done?;
         let elapsed = start.elapsed();
         for sender in &senders {
-            lab.at(*sender, || send_from_many(*sender, 10))??;
+            lab.at(*sender, || send_from_many(*sender, 10, PORT))??;
         }
         ensure!(drain(&receiver) == 0, "a packet of a forbidden connection arrived");
         Ok(Cut { how, busy, elapsed })
@@ -107,27 +107,28 @@ fn cut<D: Datapath>(
     .with_context(|| format!("cannot cut connections by {how}"))
 }
 
-/// Sends a datagram from each of many ports to the server.
-fn send_from_many(address: IpAddr, ports: usize) -> Result<()> {
-    for port in (FIRST_PORT..).take(ports) {
-        UdpSocket::bind((address, port))?.send_to(b"weir", (server(), PORT))?;
+/// Sends a datagram from each of many ports to a port of the server.
+pub(super) fn send_from_many(address: IpAddr, count: usize, to: u16) -> Result<()> {
+    for port in (FIRST_PORT..).take(count) {
+        UdpSocket::bind((address, port))?.send_to(b"weir", (server(), to))?;
     }
     Ok(())
 }
 
 /// Receives what has arrived. Returns the number of packets.
-fn drain(receiver: &UdpSocket) -> usize {
+pub(super) fn drain(receiver: &UdpSocket) -> usize {
     std::iter::from_fn(|| receiver.recv(&mut [0; 64]).ok()).count()
 }
 
-fn layout() -> Layout {
+/// The server, and the peers of the first policy as pods of the same node.
+pub(super) fn layout(cluster: PolicyLoad) -> Layout {
     let pod = |name: String, address| LabPod {
         id: PodId::new("shop", name),
         addresses: vec![address],
         node: NODE.into(),
         host_network: false,
     };
-    let clients = CLUSTER.peers(0).enumerate();
+    let clients = cluster.peers(0).enumerate();
     let clients = clients.map(|(number, address)| pod(format!("client-{number}"), address));
     Layout {
         nodes: vec![LabNode { name: NODE.into(), addresses: Vec::new() }],

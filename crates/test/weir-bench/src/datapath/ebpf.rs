@@ -6,19 +6,23 @@ use serde_json::{Value, json};
 
 use super::{
     backend::MeasuredBackend,
-    control::{ChangeCost, EBPF, Task},
+    control::{AdminRules, ChangeCost, EBPF, Task},
+    flood::{self, Flood},
     packets::{Figure, InstalledRules},
-    plot::{Plot, Series},
     probe::Operation,
     report::{capitalised, changes_table, packets_table},
 };
-use crate::measure::Spread;
+use crate::{
+    measure::Spread,
+    plot::{Plot, Series},
+};
 
 /// The figures of one run.
 #[derive(Default)]
 pub(crate) struct EbpfReport {
     pub(crate) packets: Vec<Figure>,
     pub(crate) changes: Vec<ChangeCost>,
+    pub(crate) floods: Vec<Flood>,
 }
 
 /// A limit, and the figure that it is for.
@@ -39,12 +43,13 @@ impl EbpfReport {
         json!({
             "packets": self.packets.iter().map(Figure::json).collect::<Vec<_>>(),
             "changes": self.changes.iter().map(ChangeCost::json).collect::<Vec<_>>(),
+            "floods": self.floods.iter().map(Flood::json).collect::<Vec<_>>(),
             "goals": self.goals().into_iter().map(goal).collect::<Vec<_>>(),
         })
     }
 
     /// The tables, each with its name in `docs/performance.md`.
-    pub(crate) fn tables(&self) -> [(&'static str, String); 3] {
+    pub(crate) fn tables(&self) -> [(&'static str, String); 4] {
         let hook = |figure: &Figure| figure.times_hook;
         let packets = packets_table(&self.packets)
             + "\n"
@@ -53,6 +58,7 @@ impl EbpfReport {
             ("ebpf-goals", self.goals_table()),
             ("ebpf-packets", packets),
             ("ebpf-changes", changes_table(&self.changes)),
+            ("ebpf-flood", flood::table(&self.floods)),
         ]
     }
 
@@ -61,7 +67,7 @@ impl EbpfReport {
             String::from("| goal | limit | measured | |\n| --- | ---: | ---: | --- |\n");
         for Goal { what, limit, measured, unit } in self.goals() {
             let is_reached = if measured <= limit { "reached" } else { "missed" };
-            let digits = if unit.is_empty() { 2 } else { 1 };
+            let digits = if unit.is_empty() { 3 } else { 1 };
             _ = writeln!(
                 table,
                 "| {what} | {limit:.digits$}{unit} | {measured:.digits$}{unit} | {is_reached} |"
@@ -118,8 +124,19 @@ impl EbpfReport {
             goals.push(Goal { what, limit: 3.0, measured: (high / low - 1.0) * 100.0, unit: " %" });
         }
         let limits = [
-            (Some(Task::OneHere), "a pod of the node starts or ends", 100.0, " µs"),
+            (
+                Some(Task::OneHere(AdminRules::Thousand)),
+                "a pod of the node starts or ends",
+                100.0,
+                " µs",
+            ),
             (Some(Task::One), "one peer more or less", 6.0, " µs"),
+            (
+                Some(Task::OneOfRuled(AdminRules::Thousand)),
+                "one peer of 1000 admin rules more or less",
+                6.0,
+                " µs",
+            ),
             (None, "last packet of forbidden connections", 5.0, " ms"),
         ];
         for (task, what, limit, unit) in limits {

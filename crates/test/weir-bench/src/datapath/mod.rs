@@ -9,6 +9,7 @@ mod cluster;
 mod control;
 mod cut;
 mod ebpf;
+mod flood;
 mod ipset;
 mod linear;
 mod linear_iptables;
@@ -17,10 +18,10 @@ mod nft;
 mod node;
 mod objects;
 mod packets;
-mod plot;
 mod policies;
 mod probe;
 mod program;
+mod replay;
 mod report;
 
 use std::io::Write;
@@ -30,7 +31,7 @@ use clap::{Args, ValueEnum};
 use weir_lab::LabError;
 
 pub(crate) use self::{
-    backend::{iptables, nftables},
+    backend::{ebpf, iptables, nftables},
     control::in_new_lab,
     node::{ApplyResult, BenchAgent},
     probe::Operation,
@@ -73,7 +74,7 @@ enum Measurement {
     Control,
     /// The cost of policy changes in large clusters.
     Policies,
-    /// eBPF: packets, changes and the termination of connections, beside the other backends.
+    /// eBPF: packets, changes, cut connections and a flood of new ones, beside the other backends.
     Ebpf,
 }
 
@@ -125,6 +126,7 @@ impl DatapathBench {
             report.ebpf = EbpfReport {
                 packets: packets::measure(effort)?,
                 changes: control::measure_ebpf(self.rounds, self.quick)?,
+                floods: flood::measure(self.rounds)?,
             };
         }
         Ok(report)

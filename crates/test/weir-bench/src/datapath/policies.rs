@@ -2,21 +2,18 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use weir_datapath::{Mode, Planner as _};
-use weir_engine::{Engine, Locality};
+use anyhow::{Result, ensure};
 use weir_model::{
-    Action, Change, Claim, Delta, Key, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
-    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Program, Protocol, Requirement, Scope,
-    Selector, Spec, Subject, Tier, Who,
+    Action, Change, Claim, Key, Name, Namespace, Object, Peer, Pod, PodId, Policy, PolicyId,
+    PolicyKind, PolicyRule, PortMatch, PortRange, PortSpec, Protocol, Requirement, Scope, Selector,
+    Spec, Subject, Tier, Who,
 };
-use weir_netlink::{Messages, NetlinkProtocol, Socket};
-use weir_nft::Planner;
 
 use super::{
     backend::nftables,
     control::{BARE, ChangeCost, in_new_lab},
     node::{ApplyResult, BenchAgent},
+    replay::Replay,
 };
 use crate::{
     measure::{Spread, cpu},
@@ -94,26 +91,8 @@ fn weir(crowd: Crowd) -> Result<Times> {
 
 /// The times of sending everything that weir writes for these events in one transaction.
 fn bare(crowd: Crowd) -> Result<Times> {
-    let mut engine = Engine::new(Locality::Node(NODE.into()));
-    let mut program = Program::default();
-    program.apply(engine.apply(crowd.changes()));
-    BenchAgent::open(nftables()?).enforce(&program)?;
-    let mut planner = Planner::from_program(&program, Mode::Enforce);
-    let socket = Socket::open(NetlinkProtocol::Netfilter)?;
-    let mut buffer = vec![0; 64 * 1024];
-    crowd.time(|changes| {
-        let delta: Delta = engine.apply(changes);
-        program.apply(delta.clone());
-        let bytes = planner.plan(&program, &delta).as_one_batch()?;
-        let (time, sent) = cpu(|| socket.send(&bytes));
-        sent.context("cannot send a transaction")?;
-        while let Some(received) = socket.receive(&mut buffer, Some(Duration::ZERO))? {
-            for message in Messages::new(received) {
-                message?.verdict().transpose().context("the kernel rejected a transaction")?;
-            }
-        }
-        Ok(time)
-    })
+    let mut replay = Replay::open(crowd.changes())?;
+    crowd.time(|changes| replay.send(changes))
 }
 
 /// A cluster in which most pods of the node have separate rules with many peers. Pods have an IPv4
@@ -284,6 +263,9 @@ fn address6(at: usize) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::{Engine, Locality};
+    use weir_model::Program;
+
     use super::*;
 
     #[test]

@@ -10,10 +10,12 @@ use super::{
     ebpf::EbpfReport,
     objects,
     packets::{Figure, InstalledRules},
-    plot::{Plot, Series},
     probe::Operation,
 };
-use crate::measure::Spread;
+use crate::{
+    measure::Spread,
+    plot::{Plot, Series},
+};
 
 /// All figures.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, BufWriter, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
@@ -106,23 +106,29 @@ impl ObjectList {
         Some(ObjectList { version, kind, count, world, object })
     }
 
-    /// Sends a page.
+    /// Sends a page, object by object.
     fn send(&self, out: &mut TcpStream, start: usize, limit: usize) -> Option<()> {
         let end = self.count.min(start.saturating_add(limit));
         let (version, kind) = (self.version, self.kind);
-        let mut body = format!(
+        let mut out = BufWriter::with_capacity(64 << 10, out);
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+        write!(out, "{head}Transfer-Encoding: chunked\r\n\r\n").ok()?;
+        let mut chunk = format!(
             r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"{VERSION}""#
         );
         if end < self.count {
             let rest = self.count - end;
-            _ = write!(body, r#","continue":"{end}","remainingItemCount":{rest}"#);
+            _ = write!(chunk, r#","continue":"{end}","remainingItemCount":{rest}"#);
         }
-        body.push_str(r#"},"items":["#);
+        chunk.push_str(r#"},"items":["#);
         for at in start..end {
-            body.push_str(if at == start { "" } else { "," });
-            body.push_str(&(self.object)(self.world, at));
+            chunk.push_str(if at == start { "" } else { "," });
+            chunk.push_str(&(self.object)(self.world, at));
+            write!(out, "{:x}\r\n{chunk}\r\n", chunk.len()).ok()?;
+            chunk.clear();
         }
-        body.push_str("]}");
-        answer(out, "200 OK", &body)
+        chunk.push_str("]}");
+        write!(out, "{:x}\r\n{chunk}\r\n0\r\n\r\n", chunk.len()).ok()?;
+        out.flush().ok()
     }
 }

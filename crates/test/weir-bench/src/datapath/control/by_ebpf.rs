@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    BARE_BPF, ChangeCost, SINGLES, Size, Task, Time, Times, by_ebpf, in_new_lab, mean, median,
-    member, one_in_rules, timed, weir,
+    AdminRules, BARE_BPF, ChangeCost, SINGLES, Size, Task, Time, Times, by_ebpf, in_new_lab, mean,
+    median, member, one_in_rules, same_bytes, timed, weir,
 };
 use crate::datapath::{bare_bpf::BareMap, cut, netlink::SetChange};
 
@@ -17,7 +17,7 @@ pub(in crate::datapath) fn measure_ebpf(rounds: usize, quick: bool) -> Result<Ve
     let mut cuts = connections.map(|_| cut::Cuts::default());
     for round in 0..rounds {
         eprintln!("round {}: changes by eBPF, sets of {} members", round + 1, size.members);
-        for work in [bare_bpf, one_in_rules, weir, by_ebpf] {
+        for work in [bare_bpf, one_in_rules, weir, same_bytes, by_ebpf] {
             times.0.extend(in_new_lab(|| work(size))?);
         }
         for (cuts, connections) in cuts.iter_mut().zip(connections) {
@@ -42,8 +42,10 @@ fn bare_bpf(size: Size) -> Result<Vec<Time>> {
             SetChange::Remove => map.delete(newcomer),
         })
     };
-    let all = [Task::One, Task::OneOfRuled].into_iter();
-    let medians = all.map(|task| Ok((task, BARE_BPF, median(one()?))));
-    let mean_here = Ok((Task::OneHere, BARE_BPF, mean(&one()?)));
-    medians.chain([mean_here]).collect()
+    let mut times = vec![(Task::One, BARE_BPF, median(one()?))];
+    for rules in AdminRules::ALL {
+        times.push((Task::OneOfRuled(rules), BARE_BPF, median(one()?)));
+        times.push((Task::OneHere(rules), BARE_BPF, mean(&one()?)));
+    }
+    Ok(times)
 }

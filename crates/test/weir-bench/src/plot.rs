@@ -4,7 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use crate::measure::Spread;
 
-/// Curves of the cost by the number of policies.
+/// Curves of a cost.
 pub(crate) struct Plot {
     pub(crate) title: String,
     /// The label of the horizontal axis.

@@ -1,0 +1,158 @@
+use std::path::Path;
+
+use mpsc::error::TryRecvError;
+use weir_kube::{Access, RetryPolicy};
+use weir_model::{Claim, Node, Object, Pod, PodId};
+
+use super::*;
+
+/// The position of pods.
+const PODS: usize = SyncPoint::KINDS - 1;
+/// The version of the lists.
+const LISTED: u64 = 100;
+
+/// A relay that has listed a cluster with one node, and a feed that does not run.
+fn relay() -> (Arc<Shared>, ClusterFeed) {
+    let access = Access::direct("http://127.0.0.1:1", Path::new("token"), None);
+    let (feed, _) = ClusterFeed::new(access, RetryPolicy::default(), mpsc::channel(1).0);
+    let shared = Arc::<Shared>::default();
+    let mut state = shared.state();
+    let node = Node {
+        name: "n1".into(),
+        labels: weir_model::Labels::default(),
+        addresses: Vec::new(),
+        location: None,
+    };
+    state.apply(FeedEvent::Put(Object::Node(node), Vec::new(), None)).unwrap();
+    for kind in 0..SyncPoint::KINDS {
+        let reached = FeedEvent::Reached { kind, version: LISTED, is_bookmark: false };
+        state.apply(reached).unwrap();
+        state.apply(FeedEvent::Listed { kind, is_installed: true }).unwrap();
+    }
+    state.commit();
+    drop(state);
+    (shared, feed)
+}
+
+/// A transaction that gives a pod of the node other labels.
+fn change(shared: &Shared, number: u64) {
+    let pod = Pod {
+        id: PodId::new("shop", "web"),
+        labels: [("number", number.to_string())].into_iter().collect(),
+        addresses: vec![[10, 0, 0, 1].into()],
+        node: Some("n1".into()),
+        ports: Vec::new(),
+        host_network: false,
+        finished: false,
+        claim: Claim::Running,
+        uid: None,
+        owner: None,
+        location: None,
+    };
+    let mut state = shared.state();
+    let version = (PODS, LISTED + 1 + number);
+    state.apply(FeedEvent::Put(Object::Pod(pod), Vec::new(), Some(version))).unwrap();
+    state.commit();
+}
+
+fn subscribe(shared: &Arc<Shared>, feed: &ClusterFeed) -> Subscription {
+    shared.subscribe("n1", &SyncPoint::default(), feed).unwrap()
+}
+
+#[test]
+fn an_agent_that_reads_nothing_is_detached_and_lists_again() {
+    let (shared, feed) = relay();
+    let slow = subscribe(&shared, &feed);
+    let mut changes = 0;
+    while shared.state().receivers.len() == 1 {
+        change(&shared, changes);
+        changes += 1;
+        assert!(changes <= MAX_WAITING as u64, "the queue grows without a limit");
+    }
+    let state = shared.state();
+    assert_eq!((state.counters.slow, state.receivers.len(), state.counts().1), (1, 0, 0));
+    drop(state);
+
+    // It still gets what was on its way, and then the end.
+    let (_, mut deliveries, old_connection) = slow.into_parts();
+    let mut frames = 0;
+    let end = loop {
+        match deliveries.try_recv() {
+            Ok(delivery) => frames += delivery.frames.len(),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end, TryRecvError::Disconnected);
+    assert!((MAX_WAITING / 2..=MAX_WAITING).contains(&frames), "{frames} frames");
+
+    // The list is that of a relay which has only the last state.
+    let again = subscribe(&shared, &feed);
+    let (fresh, its_feed) = relay();
+    change(&fresh, changes - 1);
+    assert_eq!(again.list, subscribe(&fresh, &its_feed).list);
+    // The end of the old connection does not concern the new one.
+    drop(old_connection);
+    assert_eq!(shared.state().counts().1, 1);
+    let (_, mut deliveries, _connection) = again.into_parts();
+    change(&shared, changes);
+    assert_eq!(deliveries.try_recv().unwrap().frames.len(), 2);
+    assert_eq!(shared.state().counters.slow, 1);
+}
+
+#[test]
+fn an_agent_that_reads_is_not_too_slow() {
+    let (shared, feed) = relay();
+    let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
+    for number in 0..MAX_WAITING as u64 {
+        change(&shared, number);
+        assert_eq!(deliveries.try_recv().unwrap().frames.len(), 2);
+    }
+    let state = shared.state();
+    assert_eq!((state.counters.slow, state.receivers.len()), (0, 1));
+}
+
+#[test]
+fn transactions_are_counted_without_lists_and_heartbeats() {
+    let (shared, feed) = relay();
+    let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
+    change(&shared, 0);
+    shared.state().send_heartbeats();
+    let transaction = deliveries.try_recv().unwrap();
+    let bytes: usize = transaction.frames.iter().map(|frame| frame.len()).sum();
+    let counters = shared.state().counters;
+    assert_eq!((counters.transactions, counters.transaction_bytes), (1, bytes as u64));
+    // The heartbeat is a frame of its own.
+    assert_eq!(deliveries.try_recv().unwrap().frames.len(), 1);
+    assert!(counters.bytes > counters.transaction_bytes);
+}
+
+#[test]
+fn a_failure_ends_as_soon_as_all_kinds_can_be_followed() {
+    let (shared, _feed) = relay();
+    let mut state = shared.state();
+    let problem = |why: Option<&str>| FeedEvent::Problem(PODS, why.map(str::to_owned));
+    state.apply(problem(Some("forbidden"))).unwrap();
+    state.send_heartbeats();
+    assert!(state.failing_since.is_some());
+    // Both events are between two heartbeats.
+    state.apply(problem(None)).unwrap();
+    state.apply(problem(Some("forbidden"))).unwrap();
+    assert_eq!(state.failing_since, None);
+}
+
+#[test]
+fn a_relay_that_is_behind_for_one_kind_lists_only_this_kind_again() {
+    let (shared, feed) = relay();
+    let mut seen = SyncPoint::default();
+    seen.set(0, LISTED);
+    seen.set(PODS, LISTED + 1);
+    let refusal = shared.subscribe("n1", &seen, &feed).err();
+    assert_eq!(refusal, Some(NotServed::Behind));
+    let mut state = shared.state();
+    let reloaded = (0..SyncPoint::KINDS).filter(|kind| state.reloads[*kind].is_some());
+    assert_eq!(reloaded.collect::<Vec<_>>(), [PODS]);
+    assert!(!state.may_reload(PODS), "agents cannot cause a list each");
+    drop(state);
+    change(&shared, 0);
+    assert!(shared.subscribe("n1", &seen, &feed).is_ok());
+}
