@@ -171,12 +171,11 @@ impl EbpfPlanner {
                 None => _ = self.pods.remove(id),
             }
         }
-        if !delta.endpoints.is_empty() {
-            let has_isolated = self.isolated_families();
-            let settings = Write::Config(Config { has_isolated, ..self.tables.config });
-            if self.tables.apply(&settings) {
-                self.switch.push(settings);
-            }
+        // New maps can begin with the settings of others, also when no pod is left.
+        let has_isolated = self.isolated_families();
+        let settings = Write::Config(Config { has_isolated, ..self.tables.config });
+        if self.tables.apply(&settings) {
+            self.switch.push(settings);
         }
         let switch = mem::take(&mut self.switch);
 
