@@ -38,7 +38,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The input exceeds the size limit.
-    #[error("{} is larger than {} MiB", path.display(), MAX_BYTES >> 20)]
+    #[error("{} is larger than {} MiB", name(path), MAX_BYTES >> 20)]
     TooLarge {
         /// The path as given.
         path: PathBuf,

@@ -53,7 +53,7 @@ use crate::{
 /// deny them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml\n\nFrom the flows that the agents of a cluster stored:\n  kubectl weir flows -o json | weir recommend --flows - -n shop"
+    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml \\\n    -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml\n\nFrom the flows that the agents of a cluster stored:\n  kubectl weir flows -o json | weir recommend --flows - -n shop"
 )]
 pub(crate) struct RecommendCommand {
     #[command(flatten)]
@@ -183,11 +183,11 @@ impl RecommendCommand {
         let mut recording = recording::Reader::new(loaded);
         for path in &self.flows {
             let bytes = source::read_file(path)?;
-            recording.read_flows(&path.display().to_string(), &bytes)?;
+            recording.read_flows(&input_name(path), &bytes)?;
         }
         for path in &self.drops {
             let bytes = source::read_file(path)?;
-            recording.read_drops(&path.display().to_string(), &bytes)?;
+            recording.read_drops(&input_name(path), &bytes)?;
         }
         Ok(recording.finish())
     }
@@ -325,6 +325,14 @@ fn connections(world: &World, workloads: &[WorkloadPods], observed: &ObservedFlo
         }
     }
     flows
+}
+
+/// The name of a recording, for messages.
+fn input_name(path: &Path) -> String {
+    match path.to_str() {
+        Some("-") => "standard input".to_owned(),
+        _ => path.display().to_string(),
+    }
 }
 
 /// The name of the workload of an end, or its address.

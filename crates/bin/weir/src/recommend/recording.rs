@@ -76,8 +76,8 @@ impl<'a> Reader<'a> {
     pub(super) fn read_flows(&mut self, file: &str, bytes: &[u8]) -> anyhow::Result<()> {
         for record in weir_flows::read_records(bytes) {
             let record = record.map_err(|error| {
-                let hint = "give a file that `weir flows -o json` has written";
-                anyhow::Error::new(error).context(Failure::new(format!("cannot read {file}"), hint))
+                let error = anyhow::Error::new(error).context(format!("cannot read {file}"));
+                Failure::new(error, "give a file that `weir flows -o json` has written")
             })?;
             self.add_record(&record);
         }
@@ -88,8 +88,8 @@ impl<'a> Reader<'a> {
     pub(super) fn read_drops(&mut self, file: &str, bytes: &[u8]) -> anyhow::Result<()> {
         for value in Deserializer::from_slice(bytes).into_iter::<DropsInput>() {
             let value = value.map_err(|error| {
-                let hint = "give a file that `weir drops -o json` has written";
-                anyhow::Error::new(error).context(Failure::new(format!("cannot read {file}"), hint))
+                let error = anyhow::Error::new(error).context(format!("cannot read {file}"));
+                Failure::new(error, "give a file that `weir drops -o json` has written")
             })?;
             match value {
                 DropsInput::Page { drops } => drops.iter().for_each(|drop| self.add_drop(drop)),

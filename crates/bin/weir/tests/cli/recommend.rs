@@ -129,7 +129,11 @@ fn the_difference_to_the_existing_policies_is_shown() {
 fn a_wrong_record_is_an_error_that_names_its_line() {
     let output = weir_reading("recommend -f examples/shop/manifests --flows -", "{}\n");
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("line 1: not a flow record"), "{}", stderr(&output));
+    let message = stderr(&output);
+    let error = "error: cannot read standard input: line 1: not a flow record: ";
+    assert!(message.starts_with(error), "{message}");
+    let hint = "\nhint: give a file that `weir flows -o json` has written\n";
+    assert!(message.ends_with(hint), "{message}");
 }
 
 #[test]
@@ -142,6 +146,8 @@ fn a_wrong_drop_is_an_error_that_names_the_expected_input() {
             message.contains("expected drops, as `weir drops -o json` prints them"),
             "{message}"
         );
+        let hint = "\nhint: give a file that `weir drops -o json` has written\n";
+        assert!(message.ends_with(hint), "{message}");
     }
 }
 
