@@ -25,7 +25,7 @@ const TOKEN: &str = "/var/run/secrets/weir-relay/token";
 /// API server.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir relay --tls-cert tls.crt --tls-key tls.key\n  weir relay --tls-cert tls.crt --tls-key tls.key --agent-account kube-system/weir-agent\n\nHTTP: /healthz /readyz /metrics"
+    after_help = "Examples:\n  weir relay --tls-cert tls.crt --tls-key tls.key\n  weir relay --tls-cert tls.crt --tls-key tls.key --agent-account network/weir-agent\n\nHTTP: /healthz /readyz /metrics"
 )]
 pub(crate) struct RelayCommand {
     /// The certificate to serve agents with, as PEM; read again when it changes
@@ -35,7 +35,7 @@ pub(crate) struct RelayCommand {
     #[arg(long, value_name = "PATH")]
     tls_key: PathBuf,
     /// The service account of the agents
-    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/weir-agent", value_parser = account)]
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "weir-system/weir-agent", value_parser = account)]
     agent_account: String,
     /// The address to serve agents on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9643")]
@@ -58,7 +58,7 @@ fn account(text: &str) -> Result<String, String> {
     let is_part = |part: &str| !part.is_empty() && !part.contains([':', '/']);
     match text.split_once('/') {
         Some((namespace, name)) if is_part(namespace) && is_part(name) => Ok(text.into()),
-        _ => Err("expected a namespace and a name, as in kube-system/weir-agent".into()),
+        _ => Err("expected a namespace and a name, as in weir-system/weir-agent".into()),
     }
 }
 
@@ -105,7 +105,7 @@ fn url(text: &str) -> Result<String, String> {
         Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
             Ok(format!("https://{host}"))
         }
-        _ => Err("expected https:// and a host, as in https://weir-relay.kube-system:9643".into()),
+        _ => Err("expected https:// and a host, as in https://weir-relay.weir-system:9643".into()),
     }
 }
 
