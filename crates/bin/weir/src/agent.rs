@@ -47,7 +47,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// to the folder.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /flows /policies /names"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup --datapath iptables\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /flows /policies /names"
 )]
 pub(crate) struct AgentCommand {
     /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
@@ -76,7 +76,7 @@ pub(crate) struct AgentCommand {
     /// pod are rejected, or the source does not contain the node
     #[arg(long, conflicts_with = "cleanup")]
     once: bool,
-    /// Remove all rules that weir has installed and exit
+    /// Remove all rules that weir has installed with this `--datapath`, and exit
     #[arg(long)]
     cleanup: bool,
     /// The treatment of established connections that a change of policy denies
@@ -289,7 +289,7 @@ impl AgentCommand {
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
             weir_agent::cleanup(datapath, self.cni_socket.as_deref()).map_err(failed)?;
-            tracing::info!("removed all rules of weir");
+            tracing::info!(datapath = %self.datapath, "removed all rules of this datapath");
             return Ok(Exit::Yes);
         }
         if self.once {

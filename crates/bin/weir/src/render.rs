@@ -54,11 +54,12 @@ use crate::{
 /// ClusterSetNetworkPolicy. In their names, the name of the policy stands for its uid.
 ///
 /// With `--live`, on a node: print the difference between the rules that are installed there and
-/// those that should be: on Linux in the packet filter of this network namespace, on Windows on the
-/// endpoints of HNS. Nothing is written. The exit status is 0 if there is no difference and 1
-/// otherwise. A difference is normal right after a change, until the agent has applied it. If the
-/// agent of the node runs in audit mode, the rules that should be there are those of audit mode. The
-/// same holds for `--denied reject`, and for the addresses of domain names that it has learned.
+/// those that should be: on Linux in the packet filter of this network namespace, on Windows on
+/// the endpoints of HNS. Nothing is written. Give the `--datapath` of the agent. The exit status
+/// is 0 if there is no difference and 1 otherwise. A difference is normal right after a change,
+/// until the agent has applied it. If the agent of the node runs in audit mode, the rules that
+/// should be there are those of audit mode. The same holds for `--denied reject`, and for the
+/// addresses of domain names that it has learned.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath iptables --policy shop/db\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n  weir render -f examples/memcached/manifests --generated\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
@@ -78,7 +79,7 @@ pub(crate) struct RenderCommand {
     /// Print only the rules that come from this policy, for iptables
     #[arg(long, value_name = "[NAMESPACE/]NAME", conflicts_with_all = ["clusters", "live"])]
     policy: Option<String>,
-    /// Print the NetworkPolicies that Memcacheds become
+    /// Print the NetworkPolicy that each Memcached requests
     #[arg(long, conflicts_with_all = ["clusters", "datapath", "node", "policy", "live"])]
     generated: bool,
     /// Compare with the rules that are installed on this machine
