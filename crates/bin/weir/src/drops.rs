@@ -334,7 +334,8 @@ pub(crate) fn page(address: &str, after: u64, wait: u64) -> anyhow::Result<Page>
                 the state of the agent";
             return Failure::new(what, hint);
         }
-        let hint = "start `weir agent` on this node, or give its address with `--agent`";
+        let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
+            `--all-nodes` for the agents of a cluster";
         Failure::new(format!("no agent answers at {address}: {error:#}"), hint)
     })?;
     serde_json::from_str(&body).map_err(|_| {

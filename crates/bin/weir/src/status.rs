@@ -110,7 +110,8 @@ impl StatusCommand {
     /// Writes the state of the agent at an address.
     fn write_agent(&self, agent: &str, out: &mut dyn Write) -> anyhow::Result<Exit> {
         let body = drops::fetch(agent, "/status", 0).map_err(|error| {
-            let hint = "start `weir agent` on this node, or give its address with `--agent`";
+            let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
+                `--all-nodes` for the agents of a cluster";
             Failure::new(format!("no agent answers at {agent}: {error:#}"), hint)
         })?;
         let not_an_agent = || {

@@ -28,9 +28,9 @@ use crate::{
 /// Show the flows with the most connections or bytes
 ///
 /// Prints a table of the flows between workloads, those with most connections first. The numbers
-/// count from the start of the agents. With --follow, the table shows the connections of the last 5
-/// seconds and is printed again and again. `≥` marks a minimum: the agents did not observe all
-/// connections, or several nodes observed connections between the same workloads.
+/// count from the start of the agents. With --follow, the command prints a new table every 5
+/// seconds, with the connections of these seconds. `≥` marks a minimum: the agents did not observe
+/// all connections, or several nodes observed connections between the same workloads.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir top\n  weir top --follow -n shop\n  weir top --by bytes --all-nodes\n  weir top -o json"
