@@ -14,6 +14,7 @@ fn documents_show_the_output_of_their_commands() {
     for path in [
         "docs/guides/windows.md",
         "docs/reference/windows.md",
+        "examples/argo-cd/README.md",
         "examples/memcached/README.md",
         "examples/windows/README.md",
     ] {
