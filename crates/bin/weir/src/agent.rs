@@ -47,7 +47,7 @@ pub(crate) const ADDRESS: &str = "127.0.0.1:9640";
 /// to the folder.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup --datapath iptables\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /flows /policies /names"
+    after_help = "Examples:\n  weir agent --source kube --node node-1 --kubeconfig /etc/weir/kubeconfig\n  NODE_NAME=node-1 weir agent --source kube     # in a pod, as its service account\n  weir agent --source /etc/weir/manifests --node node-1\n  weir agent --source /etc/weir/manifests --node node-1 --audit --log-format json\n  weir agent --cleanup\n  weir agent --datapath opflex --source kube --node node-1 --aci-prefix demo\n\nHTTP: /healthz /readyz /metrics /status /drops /flows /policies /names"
 )]
 pub(crate) struct AgentCommand {
     /// The source of pods, namespaces, nodes and policies: a cluster (kube) or a folder of
@@ -76,7 +76,8 @@ pub(crate) struct AgentCommand {
     /// pod are rejected, or the source does not contain the node
     #[arg(long, conflicts_with = "cleanup")]
     once: bool,
-    /// Remove all rules that weir has installed with this `--datapath`, and exit
+    /// Remove all rules that weir has installed on this node, and exit. With `--datapath opflex`,
+    /// remove only its files
     #[arg(long)]
     cleanup: bool,
     /// The treatment of established connections that a change of policy denies
@@ -288,8 +289,10 @@ impl AgentCommand {
         reports: MachineReports,
     ) -> anyhow::Result<Exit> {
         if self.cleanup {
-            weir_agent::cleanup(datapath, self.cni_socket.as_deref()).map_err(failed)?;
-            tracing::info!(datapath = %self.datapath, "removed all rules of this datapath");
+            let surroundings = options.surroundings.as_deref();
+            weir_agent::cleanup(datapath, surroundings, self.cni_socket.as_deref())
+                .map_err(failed)?;
+            tracing::info!("removed all rules of weir");
             return Ok(Exit::Yes);
         }
         if self.once {
@@ -355,6 +358,12 @@ impl AgentCommand {
             Some(AcceptForwardedArg::Always) => weir_iptables::AcceptForwarded::Always,
             Some(AcceptForwardedArg::Never) => weir_iptables::AcceptForwarded::Never,
         }
+    }
+
+    /// Whether it removes all rules and exits.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_cleanup(&self) -> bool {
+        self.cleanup
     }
 
     /// Whether packets between pods of the node skip its network stack.

@@ -55,11 +55,10 @@ use crate::{
 ///
 /// With `--live`, on a node: print the difference between the rules that are installed there and
 /// those that should be: on Linux in the packet filter of this network namespace, on Windows on
-/// the endpoints of HNS. Nothing is written. Give the `--datapath` of the agent. The exit status
-/// is 0 if there is no difference and 1 otherwise. A difference is normal right after a change,
-/// until the agent has applied it. If the agent of the node runs in audit mode, the rules that
-/// should be there are those of audit mode. The same holds for `--denied reject`, and for the
-/// addresses of domain names that it has learned.
+/// the endpoints of HNS. Nothing is written. The exit status is 0 if there is no difference and 1
+/// otherwise. A difference is normal right after a change, until the agent has applied it. The
+/// datapath, the mode and `--denied` are those of the agent, and so are the addresses of domain
+/// names that it has learned.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir render -f examples/shop/manifests\n  weir render -f examples/shop/manifests -n shop -o yaml\n  weir render -f examples/shop/manifests --datapath nftables\n  weir render -f examples/shop/manifests --datapath iptables\n  weir render -f examples/shop/manifests --datapath iptables --policy shop/db\n  weir render -f examples/shop/manifests --datapath hcn\n  weir render -f examples/shop/manifests --datapath opflex -o yaml\n  weir render --cluster east=examples/clusterset/east --cluster west=examples/clusterset/west\n  weir render -f examples/memcached/manifests --generated\n\nCompare the rules of a node with the cluster:\n  NODE_NAME=node-1 weir render --live"
@@ -69,8 +68,8 @@ pub(crate) struct RenderCommand {
     source: SourceArgs,
     #[command(flatten)]
     clusters: ClustersArgs,
-    /// The datapath to print the rules for [default: sim; with --live, nftables on Linux and hcn on
-    /// Windows]
+    /// The datapath to print the rules for [default: sim; with --live, that of the agent, or
+    /// nftables on Linux and hcn on Windows if it does not answer]
     #[arg(long, value_name = "NAME", value_enum, conflicts_with = "clusters")]
     datapath: Option<DatapathKind>,
     /// The node to print the rules of [default: all nodes; with --live, NODE_NAME]
@@ -85,8 +84,8 @@ pub(crate) struct RenderCommand {
     /// Compare with the rules that are installed on this machine
     #[arg(long, conflicts_with = "clusters")]
     live: bool,
-    /// The HTTP address of the agent, for its mode, its answers to denied packets and its domain
-    /// names
+    /// The HTTP address of the agent, for its datapath and mode, its answers to denied packets and
+    /// its domain names
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, requires = "live", value_parser = agent_address)]
     agent: String,
     /// The prefix of names
@@ -111,10 +110,17 @@ impl RenderCommand {
             translation::write_generated(&loaded, &self.translations(), out)?;
             return Ok(Exit::Yes);
         }
-        let default = if self.live { platform::DEFAULT } else { DatapathKind::Sim };
+        let settings = self.live.then(|| status::rule_settings(&self.agent));
+        let default = match &settings {
+            Some(settings) => settings.datapath.unwrap_or(platform::DEFAULT),
+            None => DatapathKind::Sim,
+        };
         let DatapathProfile { name, rendering, live, .. } =
             self.datapath.unwrap_or(default).profile();
-        let compare_with = if self.live { Some(comparison(name, live)?) } else { None };
+        let compare_with = match settings {
+            Some(settings) => Some((comparison(name, live)?, settings)),
+            None => None,
+        };
         self.check_options(name, &rendering)?;
         let node = self.node()?;
         let loaded = if self.live {
@@ -127,12 +133,12 @@ impl RenderCommand {
         if let Some(node) = &node {
             self.check_node(node, &loaded.world)?;
         }
-        if let (Some(compare), Some(node)) = (compare_with, &node) {
+        if let (Some((compare, settings)), Some(node)) = (compare_with, &node) {
             let program = weir_engine::compile(
                 &loaded.without_synthetic(),
                 Locality::Node(node.as_str().into()),
             );
-            let difference = compare(&program, &status::rule_settings(&self.agent))?;
+            let difference = compare(&program, &settings)?;
             return self.print_difference(&difference, name, node, &loaded, out);
         }
         let rendered = Rendered {

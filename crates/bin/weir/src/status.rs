@@ -9,6 +9,7 @@ use weir_model::Direction;
 use crate::{
     agent::ADDRESS,
     args::is_plugin,
+    datapath::DatapathKind,
     drops,
     exit::Exit,
     failure::Failure,
@@ -154,6 +155,8 @@ pub(crate) fn is_opflex(agent: &str) -> bool {
     allow(dead_code, reason = "only rules of Linux have settings")
 )]
 pub(crate) struct RuleSettings {
+    /// The datapath, if the agent answers.
+    pub(crate) datapath: Option<DatapathKind>,
     /// Whether denied packets are dropped or only reported.
     pub(crate) mode: Mode,
     /// Which senders of denied packets get an answer.
@@ -170,7 +173,9 @@ pub(crate) fn rule_settings(agent: &str) -> RuleSettings {
     };
     let answered = texts(&status["denied"]["reject"]);
     let is_answered = |direction: &Direction| answered.contains(&direction.to_string());
+    let datapath = status["datapath"].as_str();
     RuleSettings {
+        datapath: datapath.and_then(|name| DatapathKind::from_str(name, false).ok()),
         mode: if is_audit { Mode::Audit } else { Mode::Enforce },
         rejection: Rejection {
             directions: Direction::BOTH.into_iter().filter(is_answered).collect(),

@@ -16,7 +16,7 @@ use std::{
 use weir_datapath::{ApplyError, ConnectionTable, Datapath, Drops, Established, Mode, Rejection};
 use weir_engine::Budget;
 use weir_flows::FlowLimits;
-use weir_model::{Block, Name, Verdict};
+use weir_model::{Block, Name, Program, Verdict};
 use weir_runtime::{
     Signals,
     http::{ListenError, bind},
@@ -34,6 +34,7 @@ use crate::{
     report::AgentReport,
     reporter::Reporter,
     source::SourceWatch,
+    surroundings::LeftoverKind,
     threads,
 };
 
@@ -166,6 +167,9 @@ pub enum AgentError {
     /// The installed rules could not be removed.
     #[error(transparent)]
     Remove(ApplyError),
+    /// The rules of other datapaths could not be read.
+    #[error("cannot look for the rules of weir's other datapaths")]
+    Inspect(#[source] io::Error),
 }
 
 impl AgentError {
@@ -181,7 +185,8 @@ impl AgentError {
             AgentError::Incomplete { hint, .. } => hint,
             AgentError::Lock(LockError::Forbidden)
             | AgentError::Failed { .. }
-            | AgentError::Remove(_) => hints::RIGHTS,
+            | AgentError::Remove(_)
+            | AgentError::Inspect(_) => hints::RIGHTS,
         }
     }
 }
@@ -351,10 +356,21 @@ pub(crate) fn unlocked_once<D: Datapath>(
     if agent.has_failed() { Err(AgentError::Failed { reasons }) } else { Ok(reasons) }
 }
 
-/// Removes everything that weir installed, and the CNI plugin's socket if its path is given.
-pub fn cleanup<D: Datapath>(mut datapath: D, socket: Option<&Path>) -> Result<(), AgentError> {
+/// Removes everything that weir installed with this datapath and with the others that the surroundings
+/// know, and the CNI plugin's socket if its path is given.
+pub fn cleanup<D: Datapath>(
+    mut datapath: D,
+    surroundings: Option<&dyn Surroundings>,
+    socket: Option<&Path>,
+) -> Result<(), AgentError> {
     lock()?;
     datapath.remove().map_err(AgentError::Remove)?;
+    if let Some(surroundings) = surroundings {
+        let found = surroundings.inspect(&Program::default()).map_err(AgentError::Inspect)?;
+        if found.leftovers.iter().any(|rules| rules.kind == LeftoverKind::Superseded) {
+            surroundings.remove_superseded().map_err(AgentError::Remove)?;
+        }
+    }
     socket.map_or(Ok(()), |path| {
         let failed = |source| AgentError::RemoveSocket { path: path.into(), source };
         PluginSocket::remove(path).map_err(failed)

@@ -183,7 +183,9 @@ fn run<D: Open>(agent: &AgentCommand) -> anyhow::Result<Exit> {
     let datapath = D::open_with(options.mode).and_then(|datapath| datapath.configure(agent));
     let datapath = datapath.map_err(failed)?;
     let datapath = datapath.answer(options.rejection.clone());
-    let surroundings = LinuxSurroundings { own: datapath.filter(), mode: options.mode };
+    // A cleanup removes what weir installed, and nothing of kube-router.
+    let mode = if agent.is_cleanup() { Mode::Audit } else { options.mode };
+    let surroundings = LinuxSurroundings { own: datapath.filter(), mode };
     let datapath = datapath.inherit(surroundings.blocked_replies().map_err(failed)?);
     options.surroundings = Some(Arc::new(surroundings));
     let reports = D::reports(&options);

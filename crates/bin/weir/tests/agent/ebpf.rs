@@ -42,10 +42,17 @@ pub(crate) fn dump_and_cleanup() {
     let arguments = node.arguments();
     let mut cleanup: Vec<&str> = arguments.iter().map(String::as_str).collect();
     cleanup.push("--cleanup");
-    let cleaned = node.weir(&cleanup);
-    assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
-    assert_nothing_is_loaded(&node);
-    assert_eq!(verdict(&node, CLOSED), Verdict::Allow);
+    // Without the datapath of the agent, too.
+    for arguments in [&cleanup[..], &["agent", "--cleanup"]] {
+        assert_eq!(verdict(&node, CLOSED), Verdict::Deny);
+        let cleaned = node.weir(arguments);
+        assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
+        assert_nothing_is_loaded(&node);
+        assert_eq!(verdict(&node, CLOSED), Verdict::Allow);
+        let mut agent = node.started(&[]);
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.ends(), Some(0));
+    }
 }
 
 /// `weir render --live` shows an element that another program removed, until an agent restores it.
@@ -61,6 +68,10 @@ pub(crate) fn shows_a_removed_element() {
     let equal = (Some(0), "no difference\n".to_owned());
     let mut agent = node.started(&[]);
     assert_eq!(compare(), equal);
+    // The agent names its datapath.
+    let unnamed =
+        node.weir(&["render", "--live", "--node", "n1", "-f", node.path().to_str().unwrap()]);
+    assert_eq!(String::from_utf8(unnamed.stdout).unwrap(), equal.1);
     remove();
     node.until("the agent restores the element", || {
         let (_, metrics) = node.get("/metrics").unwrap();

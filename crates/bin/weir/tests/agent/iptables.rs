@@ -128,10 +128,18 @@ pub(crate) fn cleanup(filter: Filter) {
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends(), Some(0));
     assert_ne!(rules(&node), before);
-    for _ in 0..2 {
-        let cleaned = node.weir(&arguments);
-        assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
-        assert_eq!(rules(&node), before);
+    // Without the datapath of the agent, too.
+    for arguments in [&arguments[..], &["agent", "--cleanup"]] {
+        for _ in 0..2 {
+            let cleaned = node.weir(arguments);
+            let log = String::from_utf8_lossy(&cleaned.stderr);
+            assert_eq!(cleaned.status.code(), Some(0), "{log}");
+            assert_eq!(rules(&node), before);
+        }
+        let mut agent = node.started(&[]);
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.ends(), Some(0));
+        assert_ne!(rules(&node), before);
     }
 }
 
