@@ -297,6 +297,10 @@ impl EnforceGuard for Iptables {
 }
 
 impl TerminateFlows<Planner> for Iptables {
+    fn have_packets_left(&mut self) -> bool {
+        self.conntrack.have_packets_left()
+    }
+
     fn terminate(
         &mut self,
         planner: &mut Planner,

@@ -137,6 +137,10 @@ impl Datapath for Nft {
 }
 
 impl TerminateFlows<Planner> for Nft {
+    fn have_packets_left(&mut self) -> bool {
+        self.conntrack.have_packets_left()
+    }
+
     fn terminate(
         &mut self,
         _: &mut Planner,

@@ -74,7 +74,17 @@ pub enum Drift {
 
 /// Ends established connections. Backends whose machine tracks connections implement it.
 pub trait TerminateFlows<P> {
-    /// Ends the connections that must end. Returns how many it ended.
+    /// Whether all packets have left the rules that were inside at the first call since the last
+    /// `terminate`. It returns at once.
+    ///
+    /// Such a packet can open a connection that the previous rules accepted and that is not listed
+    /// yet. A machine that needs no list need not wait.
+    fn have_packets_left(&mut self) -> bool {
+        true
+    }
+
+    /// Ends the connections that must end. Returns how many it ended. First it waits as long as
+    /// `have_packets_left` would deny.
     fn terminate(&mut self, planner: &mut P, ending: &EndingFlows<'_>)
     -> Result<usize, ApplyError>;
 

@@ -32,7 +32,6 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    net::IpAddr,
 };
 
 use weir_model::{Delta, Endpoint, PodId, Program, SetDelta, SetId};
@@ -44,6 +43,7 @@ use crate::{
 
 pub use attempt::PlannedDelta;
 use attempt::Written;
+use connections::Affected;
 pub use connections::Established;
 use denying::DenyingSets;
 
@@ -66,10 +66,10 @@ pub struct Ledger<D: Datapath> {
     trusted: bool,
     failures: u32,
     established: Established,
-    /// Addresses that take part in connections which the rules may forbid now.
-    touched: BTreeSet<IpAddr>,
-    /// Addresses that no longer belong to the pod that they belonged to.
-    released: BTreeSet<IpAddr>,
+    /// The connections that the changes since then may forbid.
+    affected: Affected,
+    /// Those of earlier changes. They end when all packets have left the previous rules.
+    ending: Affected,
     /// Sets named by a rule that denies or passes on: a new member may lose connections.
     denying: DenyingSets,
     /// Addresses that domain names had before. Their connections continue.
@@ -121,8 +121,8 @@ impl<D: Datapath> Ledger<D> {
             trusted: false,
             failures: 0,
             established,
-            touched: BTreeSet::new(),
-            released: BTreeSet::new(),
+            affected: Affected::default(),
+            ending: Affected::default(),
             denying: DenyingSets::default(),
             former: FormerAddresses::default(),
         }

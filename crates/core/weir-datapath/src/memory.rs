@@ -20,6 +20,8 @@ pub struct MemoryState {
     pub writes: usize,
     /// The established connections.
     pub connections: BTreeSet<Flow>,
+    /// Whether packets are inside the rules that were there before the last plan.
+    pub has_packets: bool,
     /// Pods for which the machine rejects new rules, unless the rules let nothing pass.
     pub rejects: BTreeSet<PodId>,
     /// The guard in force.
@@ -221,6 +223,10 @@ impl EnforceGuard for Memory {
 }
 
 impl TerminateFlows<MemoryPlanner> for Memory {
+    fn have_packets_left(&mut self) -> bool {
+        !self.0.borrow().has_packets
+    }
+
     fn terminate(
         &mut self,
         _: &mut MemoryPlanner,

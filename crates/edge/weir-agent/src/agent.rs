@@ -222,7 +222,7 @@ impl<D: Datapath> Agent<D> {
         self.update_guard(now);
         self.reply(now);
         if self.ledger.has_flows_to_terminate() && now >= self.due.terminate {
-            self.terminate_flows(now);
+            self.terminate_after_packets(now);
         }
         self.remove_superseded(now);
         if now >= self.due.denied && matches!(self.applies.last, Some(Ok(()))) {

@@ -350,6 +350,7 @@ pub(crate) fn unlocked_once<D: Datapath>(
     }
     if agent.is_in_sync() || agent.is_partial() {
         agent.run_due(Instant::now());
+        agent.terminate_flows(Instant::now());
     }
     agent.close_journal();
     let reasons = report.status().reasons();

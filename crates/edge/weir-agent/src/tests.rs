@@ -437,6 +437,27 @@ fn forbidden_connections_are_terminated() {
     assert_eq!(bench.report.metrics.cut.get(), 1);
 }
 
+#[test]
+fn changes_go_on_while_packets_are_inside_the_old_rules() {
+    let mut bench = Bench::started();
+    let set_packets = |bench: &Bench, inside| {
+        bench.memory.machine(|machine| machine.has_packets = inside);
+    };
+    let connections = |bench: &Bench| bench.memory.machine(|machine| machine.connections.clone());
+    bench.memory.machine(|machine| machine.connections = [flow(2), flow(3)].into());
+    set_packets(&bench, true);
+    for (app, passing) in [("job", 3), ("api", 2), ("job", 3)] {
+        bench.write("policy.yaml", &policy(app));
+        bench.turn();
+        assert_eq!((bench.passes(), connections(&bench).len()), (vec![passing], 2));
+        let soon = bench.now + Duration::from_millis(20);
+        assert!(bench.agent.deadline() <= soon, "the next check is due soon");
+    }
+    set_packets(&bench, false);
+    bench.turn();
+    assert_eq!(connections(&bench), [flow(3)].into());
+}
+
 fn packet() -> Dropped {
     let Flow { from, to, port, .. } = flow(3);
     let (time, cause) = (SystemTime::now(), DropCause::Rules(Direction::Ingress));

@@ -3,7 +3,7 @@ use std::io;
 use rustix::io::Errno;
 use weir_netlink::{Body, Header, MessageWriter, NetlinkError, NetlinkProtocol, Socket, kind};
 
-use crate::{Connection, nfnetlink};
+use crate::{Connection, nfnetlink, terminate::PacketWait};
 
 /// The connections of a network namespace.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub struct Conntrack {
     socket: Socket,
     /// The socket for the addresses of the machine.
     pub(crate) route: Socket,
+    /// The wait before connections are listed.
+    pub(crate) packets: PacketWait,
     writer: MessageWriter,
     sequence: u32,
 }
@@ -42,7 +44,8 @@ impl Conntrack {
     pub fn open() -> Result<Conntrack, ConntrackError> {
         let open = |protocol| Socket::open(protocol).map_err(ConntrackError::Open);
         let (socket, route) = (open(NetlinkProtocol::Netfilter)?, open(NetlinkProtocol::Route)?);
-        Ok(Conntrack { socket, route, writer: MessageWriter::default(), sequence: 0 })
+        let (writer, packets) = (MessageWriter::default(), PacketWait::default());
+        Ok(Conntrack { socket, route, packets, writer, sequence: 0 })
     }
 
     /// Visits all connections.

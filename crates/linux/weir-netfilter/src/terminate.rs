@@ -1,6 +1,10 @@
 //! Ending established connections, for backends whose rules accept tracked connections.
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 use weir_datapath::{ApplyError, ApplyErrorKind, EndingFlows};
@@ -37,8 +41,36 @@ pub fn wait_for_packets() {
     }
 }
 
+/// A wait for packets by another thread.
+#[derive(Debug, Default)]
+pub(crate) struct PacketWait(Option<JoinHandle<()>>);
+
+impl PacketWait {
+    /// Whether every packet has left the rules that was inside at the first call.
+    fn is_over(&mut self) -> bool {
+        if self.0.is_none() {
+            self.0 = thread::Builder::new().name("packets".into()).spawn(wait_for_packets).ok();
+        }
+        // Without a thread, `end` waits.
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the rest of the time. The next call of `is_over` is a first call again.
+    fn end(&mut self) {
+        if self.0.take().is_none_or(|thread| thread.join().is_err()) {
+            wait_for_packets();
+        }
+    }
+}
+
 impl Conntrack {
-    /// Ends connections. Returns how many it ended.
+    /// Whether all packets have left the rules that were inside at the first call since the last
+    /// `terminate`. It returns at once.
+    pub fn have_packets_left(&mut self) -> bool {
+        self.packets.is_over()
+    }
+
+    /// Ends connections. Returns how many it ended. It waits until `have_packets_left`.
     ///
     /// `block_replies` must make the rules drop the replies of these connections. Otherwise a reply
     /// in flight would look like a new connection in the other direction.
@@ -50,7 +82,7 @@ impl Conntrack {
         let own = addresses_over(&mut self.route).map_err(ConntrackError::Addresses);
         let own = own.map_err(ConntrackError::into_apply_error)?;
         // A connection that the old rules have just accepted is listed only afterwards.
-        wait_for_packets();
+        self.packets.end();
         let mut endings = Endings::default();
         let listed = self.list(|connection| endings.add(connection, ending, &own));
         listed.map_err(ConntrackError::into_apply_error)?;

@@ -111,7 +111,7 @@ impl<D: Datapath> Ledger<D> {
                 self.program.apply(undo);
                 if error.kind == ApplyErrorKind::Unavailable {
                     // The machine may have applied the plan in spite of the error.
-                    self.touched.extend(touched);
+                    self.affected.touched.extend(touched);
                 }
                 return Err(error);
             }
@@ -122,14 +122,14 @@ impl<D: Datapath> Ledger<D> {
             self.denying.replace(old.as_ref(), self.program.endpoints.get(id));
         }
         if self.established == Established::Cut {
-            self.released.extend(released_by(&undo, &self.program));
+            self.affected.released.extend(released_by(&undo, &self.program));
             if written != Written::Nothing {
-                self.touched.extend(touched);
+                self.affected.touched.extend(touched);
             }
             if !was_trusted {
                 // The previous rules are unknown, and so is whether their flows were terminated.
                 let all = self.program.endpoints.values().flat_map(|endpoint| &endpoint.addresses);
-                self.touched.extend(all);
+                self.affected.touched.extend(all);
             }
         }
         Ok(written)

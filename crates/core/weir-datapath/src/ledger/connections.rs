@@ -1,6 +1,6 @@
 //! Termination of established connections that a change forbids.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, mem, net::IpAddr};
 
 use weir_model::{Delta, Program, SetDelta, SetId};
 
@@ -16,27 +16,57 @@ pub enum Established {
     Cut,
 }
 
+/// The addresses whose connections may have to end.
+#[derive(Debug, Default)]
+pub(super) struct Affected {
+    /// Addresses that take part in connections which the rules may forbid now.
+    pub(super) touched: BTreeSet<IpAddr>,
+    /// Addresses that no longer belong to the pod that they belonged to.
+    pub(super) released: BTreeSet<IpAddr>,
+}
+
+impl Affected {
+    fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.released.is_empty()
+    }
+}
+
 impl<D: Datapath> Ledger<D> {
     /// Whether established connections may have to be ended.
     pub fn has_flows_to_terminate(&self) -> bool {
-        self.trusted && !(self.touched.is_empty() && self.released.is_empty())
+        self.trusted && !(self.affected.is_empty() && self.ending.is_empty())
+    }
+
+    /// Whether `terminate_flows` need not wait for packets inside the rules. The first call starts
+    /// this wait, which takes milliseconds, and returns at once.
+    pub fn can_terminate_flows(&mut self) -> bool {
+        self.gather_ending();
+        self.datapath.flows().is_none_or(|flows| flows.have_packets_left())
     }
 
     /// Ends the established connections that the program forbids, and those of addresses that left
-    /// their pods. Returns how many it ended.
+    /// their pods. Returns how many it ended. Those of changes after the first call of
+    /// `can_terminate_flows` may remain for the next time.
     pub fn terminate_flows(&mut self) -> Result<usize, ApplyError> {
         if !self.has_flows_to_terminate() {
             return Ok(0);
         }
-        let Ledger { program, touched, released, former, .. } = self;
+        self.gather_ending();
+        let Ledger { program, ending: Affected { touched, released }, former, .. } = self;
         let ending = EndingFlows { program, touched, released, former };
         let terminated = match self.datapath.flows() {
             Some(flows) => flows.terminate(&mut self.planner, &ending)?,
             None => 0,
         };
-        self.touched.clear();
-        self.released.clear();
+        self.ending = Affected::default();
         Ok(terminated)
+    }
+
+    /// Begins with the connections of all changes so far, unless those of earlier ones are ending.
+    fn gather_ending(&mut self) {
+        if self.ending.is_empty() {
+            self.ending = mem::take(&mut self.affected);
+        }
     }
 
     /// How many more connections ended since the last call, on a machine that ends them one by one.

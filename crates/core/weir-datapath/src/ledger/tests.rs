@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use weir_model::{
     Action, Chain, Direction, Flow, Member, Origin, Peers, PolicyId, PolicyKind, Ports, Protocol,
@@ -62,7 +62,7 @@ fn applied(first: Delta) -> (Ledger<Memory>, Memory) {
     ledger.add_delta(first);
     ledger.set_in_sync();
     assert!(matches!(ledger.apply_pending(), Outcome::Applied));
-    ledger.touched.clear();
+    ledger.affected.touched.clear();
     (ledger, memory)
 }
 
@@ -210,13 +210,42 @@ fn tightening_terminates_only_forbidden_connections() {
     let change = SetDelta::Change { added: members(&[4]), removed: members(&[3]) };
     ledger.add_delta(delta([], [(set("friends"), change)]));
     ledger.apply_pending();
-    assert_eq!(ledger.touched, [address(3)].into());
+    assert_eq!(ledger.affected.touched, [address(3)].into());
     assert_eq!(ledger.terminate_flows().unwrap(), 1);
     assert!(!ledger.has_flows_to_terminate());
     assert_eq!(
         memory.machine(|machine| machine.connections.clone()),
         [flow(2, 1), flow(8, 9)].into()
     );
+}
+
+#[test]
+fn connections_end_when_packets_have_left_the_rules() {
+    let (mut ledger, memory) = applied(web(&[2, 3, 4]));
+    let remove = |ledger: &mut Ledger<Memory>, last| {
+        let change = SetDelta::Change { added: members(&[]), removed: members(&[last]) };
+        ledger.add_delta(delta([], [(set("friends"), change)]));
+        ledger.apply_pending();
+    };
+    memory.machine(|machine| {
+        machine.connections.extend([flow(2, 1), flow(3, 1), flow(4, 1)]);
+        machine.has_packets = true;
+    });
+    remove(&mut ledger, 3);
+    assert!(!ledger.can_terminate_flows() && ledger.has_flows_to_terminate());
+    // Its packets may be inside the rules longer than those of the first change.
+    remove(&mut ledger, 4);
+    assert!(!ledger.can_terminate_flows());
+    memory.machine(|machine| (machine.has_packets, machine.unavailable) = (false, true));
+    assert!(ledger.can_terminate_flows());
+    ledger.terminate_flows().unwrap_err();
+    memory.machine(|machine| machine.unavailable = false);
+    for left in [[flow(2, 1), flow(4, 1)].into(), BTreeSet::from([flow(2, 1)])] {
+        assert!(ledger.has_flows_to_terminate() && ledger.can_terminate_flows());
+        assert_eq!(ledger.terminate_flows().unwrap(), 1);
+        assert_eq!(memory.machine(|machine| machine.connections.clone()), left);
+    }
+    assert!(!ledger.has_flows_to_terminate());
 }
 
 #[test]
@@ -229,7 +258,7 @@ fn a_new_member_of_a_denied_set_may_lose_connections() {
     let change = SetDelta::Change { added: members(&[7]), removed: members(&[]) };
     ledger.add_delta(delta([], [(foes, change)]));
     ledger.apply_pending();
-    assert_eq!(ledger.touched, [address(7)].into());
+    assert_eq!(ledger.affected.touched, [address(7)].into());
 }
 
 #[test]

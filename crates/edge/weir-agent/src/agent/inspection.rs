@@ -26,7 +26,7 @@ pub(super) struct Inspector {
     /// The blind spots of the last inspection.
     seen: BTreeSet<BlindSpot>,
     /// Whether the last inspection found rules that this datapath replaces.
-    finds_superseded: bool,
+    pub(super) finds_superseded: bool,
 }
 
 impl Inspector {

@@ -10,6 +10,8 @@ use super::Agent;
 const DRIFT_INTERVAL: Duration = Duration::from_secs(1);
 /// The minimum time between two searches for connections to terminate.
 const TERMINATE_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval of checks whether packets have left the previous rules. Most have in four of them.
+const PACKETS_INTERVAL: Duration = Duration::from_millis(5);
 /// The interval of readings of the machine's count of denied packets. Reports arrive in less time.
 const DENIED_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -53,7 +55,20 @@ impl<D: Datapath> Agent<D> {
         }
     }
 
-    pub(super) fn terminate_flows(&mut self, now: Instant) {
+    /// Ends forbidden connections as soon as all packets have left the previous rules. Changes go on
+    /// meanwhile.
+    pub(super) fn terminate_after_packets(&mut self, now: Instant) {
+        // Rules that weir's rules replace stay until no connection has to end. Under constant changes
+        // there is such a moment only if the agent waits here.
+        if self.inspector.finds_superseded || self.ledger.can_terminate_flows() {
+            self.terminate_flows(now);
+        } else {
+            self.due.terminate = now + PACKETS_INTERVAL;
+        }
+    }
+
+    /// Ends forbidden connections.
+    pub(crate) fn terminate_flows(&mut self, now: Instant) {
         self.due.terminate = now + TERMINATE_INTERVAL;
         match self.ledger.terminate_flows() {
             Ok(count) => self.reporter.terminated(count),
