@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -10,6 +11,7 @@ use weir_model::Name;
 
 use crate::{
     ElementData, ElementKey, NftChain, NftSet, NftTable, Step, Transaction, numbered::NumberedSets,
+    transaction::is_of_vacant,
 };
 
 /// A table that counts the references to its sets and chains. `sweep` removes unused ones.
@@ -24,6 +26,8 @@ pub(crate) struct Objects {
     removed: Vec<Step>,
     /// The deletion of objects, each after everything that referred to it.
     deleted: Vec<Step>,
+    /// The addresses that no pod has any more since the last transaction.
+    pub(crate) vacant: BTreeSet<IpAddr>,
     /// The changed elements with their previous data. `None` if an element did not exist.
     before: BTreeMap<Name, BTreeMap<ElementKey, Before>>,
 }
@@ -138,6 +142,7 @@ impl Objects {
     /// Forgets all changes: the next transaction starts from the current table.
     pub(crate) fn clear_changes(&mut self) {
         self.created.clear();
+        self.vacant.clear();
         self.before.clear();
         self.removed.clear();
         self.deleted.clear();
@@ -147,6 +152,7 @@ impl Objects {
     pub(crate) fn take_transaction(&mut self) -> Transaction {
         let mut steps = Vec::new();
         let created = std::mem::take(&mut self.created);
+        let vacant = std::mem::take(&mut self.vacant);
         let sets = || created.iter().filter_map(|name| Some((name, self.table.sets.get(name)?)));
         let chains =
             || created.iter().filter_map(|name| Some((name, self.table.chains.get(name)?)));
@@ -171,8 +177,10 @@ impl Objects {
                 }
                 added.extend(now.map(|data| (key, data.clone())));
             }
-            if !removed.is_empty() {
-                steps.push(Step::Remove(name.clone(), set.kind, removed));
+            let (of_vacant, others): (Vec<_>, Vec<_>) =
+                removed.into_iter().partition(|key| is_of_vacant(&vacant, key));
+            for keys in [of_vacant, others].into_iter().filter(|keys| !keys.is_empty()) {
+                steps.push(Step::Remove(name.clone(), set.kind, keys));
             }
             if !added.is_empty() {
                 adding.push(Step::Add(name, set.kind, added));
@@ -181,6 +189,6 @@ impl Objects {
         steps.append(&mut self.removed);
         steps.extend(adding);
         steps.append(&mut self.deleted);
-        Transaction::from_steps(steps)
+        Transaction::new(steps, &vacant)
     }
 }

@@ -159,7 +159,14 @@ impl Planner {
             }
             updated.push((id.clone(), pod));
         }
-        gone.iter().for_each(|(set, key)| self.objects.remove_element(set, key));
+        for (set, key) in &gone {
+            self.objects.remove_element(set, key);
+            if let ElementKey::Pair(address, _) = key
+                && program.owner(*address).is_none()
+            {
+                self.objects.vacant.insert(*address);
+            }
+        }
         self.pods.extend(updated);
         IpFamily::BOTH.into_iter().for_each(|family| self.update_isolated_family(family));
     }

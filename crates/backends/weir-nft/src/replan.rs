@@ -1,6 +1,6 @@
 //! The steps from an installed table to the desired table.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use weir_model::Name;
@@ -28,7 +28,7 @@ pub(crate) fn replan(desired: &NftTable, installed: &Installed) -> Transaction {
         Installed { is_foreign: true, .. } => replace(),
         _ => difference(desired, installed).unwrap_or_else(|Mismatch| replace()),
     };
-    let mut transaction = Transaction::from_steps(steps);
+    let mut transaction = Transaction::new(steps, &BTreeSet::new());
     transaction.generation = Some(installed.generation);
     transaction
 }

@@ -54,7 +54,7 @@ pub enum Step {
 
 impl Step {
     /// The phase of the step in a transaction with this scope.
-    fn phase(&self, SetChanges { new, old, movers }: &SetChanges) -> Phase {
+    fn phase(&self, SetChanges { new, old, movers, vacant }: &SetChanges<'_>) -> Phase {
         match self {
             // No packet enters the table before its base chains exist.
             Step::AddChain(_, Some(_)) | Step::ReplaceRules(..) => Phase::Switch,
@@ -68,7 +68,12 @@ impl Step {
             Step::Remove(name, ..) if old.contains(name) => Phase::Tidy,
             // A packet looks these sets up after a map directed it there, or instead of that. Grants
             // that exist before and after must stay.
-            Step::Add(_, SetKind::Grants(_) | SetKind::Pairs(_), _) => Phase::Prepare,
+            step if is_looked_up_later(step) => Phase::Prepare,
+            Step::Remove(_, SetKind::Pairs(_), keys)
+                if keys.iter().all(|key| is_of_vacant(vacant, key)) =>
+            {
+                Phase::Switch
+            }
             Step::Remove(_, SetKind::Grants(_) | SetKind::Pairs(_), _) => Phase::Tidy,
             // An address that moves from one set to another must always be in one of them.
             Step::Remove(_, kind, keys)
@@ -120,13 +125,26 @@ pub enum WaitFor {
 const MAX_BATCH_ELEMENTS: usize = 4_000;
 
 /// Facts about all steps of a transaction.
-struct SetChanges {
+struct SetChanges<'a> {
     /// The sets that it creates.
     new: BTreeSet<Name>,
     /// The sets that it deletes.
     old: BTreeSet<Name>,
     /// The addresses that it removes from one set of members and adds to another.
     movers: BTreeSet<IpAddr>,
+    /// The addresses that no pod has any more.
+    vacant: &'a BTreeSet<IpAddr>,
+}
+
+/// Whether a step adds elements that only a packet looks up which a map has directed. The same packet
+/// cannot meet the new element of the map and miss these, even if both are in one batch.
+fn is_looked_up_later(step: &Step) -> bool {
+    matches!(step, Step::Add(_, SetKind::Grants(_) | SetKind::Pairs(_), _))
+}
+
+/// Whether a pair is of an address that no pod has any more. It sends nothing to itself.
+pub(crate) fn is_of_vacant(vacant: &BTreeSet<IpAddr>, key: &ElementKey) -> bool {
+    matches!(key, ElementKey::Pair(address, _) if vacant.contains(address))
 }
 
 fn is_base_chain(name: &str) -> bool {
@@ -147,10 +165,10 @@ fn members<'k>(
     })
 }
 
-impl SetChanges {
-    fn from_steps(steps: &[Step]) -> Self {
-        let mut scope =
-            SetChanges { new: BTreeSet::new(), old: BTreeSet::new(), movers: BTreeSet::new() };
+impl<'a> SetChanges<'a> {
+    fn new(steps: &[Step], vacant: &'a BTreeSet<IpAddr>) -> Self {
+        let (new, old, movers) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut scope = SetChanges { new, old, movers, vacant };
         let mut leaving = BTreeSet::new();
         for step in steps {
             match step {
@@ -181,9 +199,9 @@ enum Phase {
 }
 
 impl Transaction {
-    /// Orders steps by phase and groups them.
-    pub(crate) fn from_steps(mut steps: Vec<Step>) -> Self {
-        let scope = SetChanges::from_steps(&steps);
+    /// Orders steps by phase and groups them. No pod has the vacant addresses any more.
+    pub(crate) fn new(mut steps: Vec<Step>, vacant: &BTreeSet<IpAddr>) -> Self {
+        let scope = SetChanges::new(&steps, vacant);
         steps.sort_by_cached_key(|step| step.phase(&scope));
         let switch = steps.partition_point(|step| step.phase(&scope) < Phase::Switch);
         let tidy = steps.partition_point(|step| step.phase(&scope) < Phase::Tidy);
@@ -200,7 +218,16 @@ impl Transaction {
         } else if is_switched {
             let tidy = steps.split_off(tidy);
             let switch = steps.split_off(switch);
-            let prepare = batches(steps).into_iter().map(now);
+            let is_found = steps.iter().all(is_looked_up_later);
+            let mut prepare = batches(steps);
+            let switch = if is_found {
+                let mut last = prepare.pop().unwrap_or_default();
+                last.extend(switch);
+                last
+            } else {
+                switch
+            };
+            let prepare = prepare.into_iter().map(now);
             prepare.chain([switch, tidy].map(when_arrived)).collect()
         } else if !scope.movers.is_empty() {
             let tidy = steps.split_off(tidy);
@@ -300,7 +327,7 @@ fn elements(step: &Step) -> usize {
 
 /// The steps that delete our table, whether it exists or not.
 pub(crate) fn removal() -> Transaction {
-    Transaction::from_steps(vec![Step::AddTable, Step::DeleteTable])
+    Transaction::new(vec![Step::AddTable, Step::DeleteTable], &BTreeSet::new())
 }
 
 impl Plan for Transaction {

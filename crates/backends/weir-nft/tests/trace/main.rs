@@ -8,8 +8,10 @@ mod packet;
 use proptest::prelude::*;
 use weir_datapath::{Mode, Planner as _};
 use weir_engine::{Engine, Locality};
-use weir_model::{Change, Delta, Direction, Flow, Key, Program, Protocol, Verdict};
-use weir_nft::{Hook, MergeLimit, NftChain, NftSet, NftTable, Planner, SetKind, Step, render};
+use weir_model::{Change, Delta, Direction, Flow, Key, PodId, Program, Protocol, Verdict};
+use weir_nft::{
+    Hook, MergeLimit, NftChain, NftSet, NftTable, Planner, SetKind, Step, WaitFor, render,
+};
 
 use packet::Way;
 
@@ -410,6 +412,92 @@ fn check_removed_set(limit: MergeLimit) {
     for change in leave.into_iter().flat_map(|leave| leave.into_iter().chain(street("one"))) {
         step(&mut engine, &mut program, &mut planner, &change, &[flow], limit);
         assert_eq!(program.verdict(&flow), Verdict::Allow);
+    }
+}
+
+/// A policy for all pods of the shop. Its peers need a chain, or are in the set of all grants.
+fn shop_policy(peers: &str) -> Vec<Change> {
+    changes(&format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: all, namespace: shop}}, spec: {{podSelector: {{}}, policyTypes: [Ingress, Egress],
+ ingress: [{{from: [{peers}], ports: [{{port: 80}}]}}], egress: [{{to: [{peers}], ports: [{{port: 80}}]}}]}}}}"
+    ))
+}
+
+const CHAIN_PEERS: &str = "{ipBlock: {cidr: 192.0.2.0/24}}";
+const GRANTED_PEERS: &str = "{podSelector: {matchLabels: {app: friend}}}";
+
+/// NetworkPolicies do not apply to packets of a pod to itself, not even while they begin or cease to
+/// select it.
+#[test]
+fn a_pod_always_reaches_itself() {
+    let mut engine = Engine::new(Locality::Everywhere);
+    let mut program = Program::default();
+    let objects = format!("{}{}", pod(7, "app: web"), pod(8, "app: friend"));
+    program.apply(engine.apply(changes(&objects)));
+    let mut planner = Planner::new(Mode::Enforce).filled(&program);
+    let web = || changes(&pod(7, "app: web"));
+    let end = || vec![Change::Remove(Key::Pod(PodId::new("shop", "p8")))];
+    let open = || shop_policy(CHAIN_PEERS).iter().map(removal).collect();
+    let address = [10, 0, 0, 7].into();
+    let flow = Flow { from: address, to: address, protocol: Protocol::Tcp, port: 8080 };
+    let mut lookups = 0;
+    for changes in [
+        shop_policy(CHAIN_PEERS),
+        open(),
+        shop_policy(GRANTED_PEERS),
+        shop_policy(CHAIN_PEERS),
+        shop_policy(GRANTED_PEERS),
+        end(),
+        open(),
+        web(),
+    ] {
+        let delta = engine.apply(&changes);
+        program.apply(delta.clone());
+        let mut state = planner.table().clone();
+        for group in planner.plan(&program, &delta).groups() {
+            let next = after(state.clone(), &group.steps);
+            check(&state, &next, Hook::Forward, &flow, [true, false]);
+            let mut way = Way { before: &state, after: &next, early: 0, made: 0 };
+            way.verdict(Hook::Forward, &flow);
+            lookups = lookups.max(way.made);
+            state = next;
+        }
+    }
+    assert!(lookups > 4, "the rules of the pod were evaluated");
+}
+
+fn removal(change: &Change) -> Change {
+    match change {
+        Change::Put(object) => Change::Remove(object.key()),
+        Change::Remove(key) => Change::Remove(key.clone()),
+    }
+}
+
+/// Its elements are one batch, and the agent waits for no packets: those that a map directs by the
+/// new elements find the others, too.
+#[test]
+fn a_pod_with_the_rules_of_another_pod_starts_and_ends_at_once() {
+    // Grants of a pod that ended stay until its packets have left the rules.
+    for (peers, batches_at_end) in [(CHAIN_PEERS, 1), (GRANTED_PEERS, 2)] {
+        let mut engine = Engine::new(Locality::Everywhere);
+        let mut program = Program::default();
+        program.apply(engine.apply(changes(&format!(
+            "{}{}",
+            pod(7, "app: web"),
+            pod(9, "app: friend")
+        ))));
+        program.apply(engine.apply(shop_policy(peers)));
+        let mut planner = Planner::new(Mode::Enforce).filled(&program);
+        let start = changes(&pod(8, "app: web"));
+        let end: Vec<Change> = start.iter().map(removal).collect();
+        for (changes, batches) in [(&start, 1), (&end, batches_at_end)] {
+            let delta = engine.apply(changes);
+            program.apply(delta.clone());
+            let transaction = planner.plan(&program, &delta);
+            let groups = transaction.groups();
+            assert_eq!(groups.len(), batches, "{transaction}");
+            assert!(groups.iter().take(1).all(|group| group.wait_for == WaitFor::Nothing));
+        }
     }
 }
 

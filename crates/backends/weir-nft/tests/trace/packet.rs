@@ -63,8 +63,10 @@ impl Way<'_> {
 
     fn fits(&mut self, one: &Match, flow: &Flow) -> bool {
         match one {
-            // The packet opens its connection, is not translated, and is not neighbour discovery.
-            Match::Established | Match::Translated | Match::NeighbourDiscovery => false,
+            // The packet opens its connection, and is not neighbour discovery.
+            Match::Established | Match::NeighbourDiscovery => false,
+            // A pod reaches itself through a Service.
+            Match::Translated => flow.from == flow.to,
             // It has one receiver, the node routes it, and its source is reported.
             Match::ExcessSource(_)
             | Match::ExcessLink
