@@ -56,6 +56,19 @@ fn bench(node: &Arc<FakeNode>) -> Bench {
     Bench::with(|options| AgentOptions { surroundings: Some(node), ..options })
 }
 
+/// While pods change all the time, packets of a new change are always inside the rules.
+#[test]
+fn old_rules_go_although_packets_are_inside_the_rules() {
+    let node = Arc::new(FakeNode::default());
+    let mut bench = bench(&node);
+    bench.memory.machine(|machine| machine.has_packets = true);
+    bench.write("pods.yaml", PODS);
+    bench.write("policy.yaml", &policy("api"));
+    bench.turn();
+    bench.turn();
+    assert_eq!(node.removals(), 1);
+}
+
 #[test]
 fn old_rules_go_when_all_new_ones_are_in_force() {
     let node = Arc::new(FakeNode { failures: 1, ..FakeNode::default() });
