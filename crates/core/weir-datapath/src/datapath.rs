@@ -75,7 +75,7 @@ pub enum Drift {
 /// Ends established connections. Backends whose machine tracks connections implement it.
 pub trait TerminateFlows<P> {
     /// Whether all packets have left the rules that were inside at the first call since the last
-    /// `terminate`. It returns at once.
+    /// `terminate`. It does not wait.
     ///
     /// Such a packet can open a connection that the previous rules accepted and that is not listed
     /// yet. A machine that needs no list need not wait.

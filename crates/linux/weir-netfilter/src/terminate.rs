@@ -65,7 +65,7 @@ impl PacketWait {
 
 impl Conntrack {
     /// Whether all packets have left the rules that were inside at the first call since the last
-    /// `terminate`. It returns at once.
+    /// `terminate`. It does not wait.
     pub fn have_packets_left(&mut self) -> bool {
         self.packets.is_over()
     }

@@ -476,7 +476,7 @@ fn removal(change: &Change) -> Change {
 /// Its elements are one batch, and the agent waits for no packets: those that a map directs by the
 /// new elements find the others, too.
 #[test]
-fn a_pod_with_the_rules_of_another_pod_starts_and_ends_at_once() {
+fn a_pod_with_the_rules_of_another_pod_starts_and_ends_in_one_batch() {
     // Grants of a pod that ended stay until its packets have left the rules.
     for (peers, batches_at_end) in [(CHAIN_PEERS, 1), (GRANTED_PEERS, 2)] {
         let mut engine = Engine::new(Locality::Everywhere);

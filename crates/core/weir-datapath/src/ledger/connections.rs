@@ -37,8 +37,8 @@ impl<D: Datapath> Ledger<D> {
         self.trusted && !(self.affected.is_empty() && self.ending.is_empty())
     }
 
-    /// Whether `terminate_flows` need not wait for packets inside the rules. The first call starts
-    /// this wait, which takes milliseconds, and returns at once.
+    /// Whether `terminate_flows` need not wait for packets inside the rules. It does not wait itself:
+    /// the first call starts the wait, which takes milliseconds, elsewhere.
     pub fn can_terminate_flows(&mut self) -> bool {
         self.gather_ending();
         self.datapath.flows().is_none_or(|flows| flows.have_packets_left())
