@@ -106,3 +106,26 @@ impl ConntrackError {
         ApplyError { kind: ApplyErrorKind::Unavailable, what, source: self.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_for_packets_ends_and_starts_again() {
+        let mut wait = PacketWait::default();
+        for _ in 0..2 {
+            let end = Instant::now() + Duration::from_secs(60);
+            while !wait.is_over() {
+                assert!(Instant::now() < end, "it takes milliseconds");
+                thread::sleep(Duration::from_millis(1));
+            }
+            wait.end();
+            assert!(wait.0.is_none());
+        }
+        // Without a thread, the caller waits.
+        wait.end();
+    }
+}
