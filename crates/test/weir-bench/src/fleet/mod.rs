@@ -13,6 +13,7 @@ use std::{fmt::Write as _, io::Write};
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use weir_relay::Sent;
 
 use self::{
     designs::{Design, Rates},
@@ -100,13 +101,17 @@ const PLOT: &str = "\
 
 /// The figures that the designs are computed from.
 fn rates(fleet: Fleet, recorded: &Recorded, spans: &Spans) -> Rates {
-    let frame = spans.sent.bytes as f64 / spans.sent.agents.max(1) as f64;
     Rates {
         changes: fleet.changes as f64,
         recorded: *recorded,
         share: spans.share(fleet),
-        frame: frame + WRITE_BYTES as f64,
+        frame: for_each_agent(spans.sent()) + WRITE_BYTES as f64,
     }
+}
+
+/// The bytes for an event and a node that it reaches.
+fn for_each_agent(sent: Sent) -> f64 {
+    sent.bytes as f64 / sent.agents.max(1) as f64
 }
 
 fn fleet_table(fleet: Fleet, rates: &Rates) -> Result<String> {
@@ -131,20 +136,23 @@ fn fleet_table(fleet: Fleet, rates: &Rates) -> Result<String> {
 }
 
 fn spans_table(spans: &Spans) -> Result<String> {
-    let Spans { events, sent, cpu, lists, anonymous } = spans;
-    let events = (*events).max(1) as f64;
-    let frame = sent.bytes as f64 / sent.agents.max(1) as f64;
+    let Spans { events, removed, created, cpu, lists, anonymous } = spans;
+    let (events, sent) = ((*events).max(1) as f64, spans.sent());
     let mut table = format!("| spans of {NODES_PER_RELAY} of the nodes | |\n| --- | ---: |\n");
     let mut row = |what: &str, value: String| writeln!(table, "| {what} | {value} |");
     row("CPU for an event", format!("{:.1} µs", cpu.as_secs_f64() * 1e6 / events))?;
     row("nodes that an event reaches", format!("{:.2}", sent.agents as f64 / events))?;
     let object = sent.bytes as f64 / sent.objects.max(1) as f64;
     row("an object or a removal", format!("{object:.0} bytes"))?;
+    let bytes = |bytes: f64| format!("{bytes:.0} bytes");
+    let all = for_each_agent(sent);
     row(
         "an event and a node that it reaches, policies and peers that it brings included",
-        format!("{frame:.0} bytes"),
+        bytes(all),
     )?;
-    row("the same with HTTP, TLS and TCP", format!("{:.0} bytes", frame + WRITE_BYTES as f64))?;
+    row("of which a new pod", bytes(for_each_agent(*created)))?;
+    row("of which a deleted pod", bytes(for_each_agent(*removed)))?;
+    row("an event and such a node with HTTP, TLS and TCP", bytes(all + WRITE_BYTES as f64))?;
     let agents = lists.agents.max(1);
     row("objects of a node", (lists.objects / agents).to_string())?;
     row(

@@ -35,17 +35,27 @@ pub(super) struct Fleet {
 /// What the spans of one relay do in the simulated time.
 pub(super) struct Spans {
     pub(super) events: usize,
-    pub(super) sent: Sent,
+    /// What the deletions of pods send.
+    pub(super) removed: Sent,
+    /// What the new pods send.
+    pub(super) created: Sent,
     pub(super) cpu: Duration,
     pub(super) lists: Sent,
     pub(super) anonymous: u64,
 }
 
 impl Spans {
+    /// What all events send.
+    pub(super) fn sent(&self) -> Sent {
+        let mut sent = self.removed;
+        add(&mut sent, self.created);
+        sent
+    }
+
     /// The part of the nodes that an event reaches.
     pub(super) fn share(&self, fleet: Fleet) -> f64 {
         let nodes = NODES_PER_RELAY.min(fleet.nodes);
-        self.sent.agents as f64 / (self.events.max(1) * nodes) as f64
+        self.sent().agents as f64 / (self.events.max(1) * nodes) as f64
     }
 }
 
@@ -81,19 +91,20 @@ impl Fleet {
         let anonymous = measure::anonymous()?.saturating_sub(before);
         // A pod that is replaced is two events: it goes, and another one comes to another node.
         let replaced = self.changes * 60 / 2;
-        let mut sent = Sent::default();
+        let mut lives = vec![0; self.pods];
+        let (mut removed, mut created) = (Sent::default(), Sent::default());
         let (cpu, ()) = measure::cpu(|| {
             for step in 0..replaced {
                 let number = step * 7919 % self.pods;
-                let life = step * 7919 / self.pods;
-                let gone = self.pod(number, life);
+                let gone = self.pod(number, lives[number]);
+                lives[number] += 1;
                 simulation.remove(&Key::Pod(gone.id));
-                add(&mut sent, simulation.commit(2 * step as u64));
-                simulation.put(Object::Pod(self.pod(number, life + 1)), &[]);
-                add(&mut sent, simulation.commit(2 * step as u64 + 1));
+                add(&mut removed, simulation.commit(2 * step as u64));
+                simulation.put(Object::Pod(self.pod(number, lives[number])), &[]);
+                add(&mut created, simulation.commit(2 * step as u64 + 1));
             }
         });
-        Ok(Spans { events: 2 * replaced, sent, cpu, lists, anonymous })
+        Ok(Spans { events: 2 * replaced, removed, created, cpu, lists, anonymous })
     }
 
     /// A pod in one of its lives. Replicas of an app are spread over all nodes.
