@@ -74,7 +74,7 @@ pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
 pub use relay::{
-    ClusterFeed, FeedEvent, RelayOptions, RelayTimes, SyncPoint, Version, begin_frame,
+    ClusterFeed, FeedEvent, FramePacker, RelayOptions, RelayTimes, SyncPoint, Version, begin_frame,
     commit_frame, put_frame, remove_frame,
 };
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};

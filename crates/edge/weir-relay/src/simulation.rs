@@ -1,14 +1,15 @@
 use std::time::Duration;
 
-use weir_kube::{SyncPoint, commit_frame};
+use weir_kube::{FramePacker, SyncPoint, commit_frame};
 use weir_model::{Key, Object};
 
-use crate::span::Spans;
+use crate::span::{FrameBytes, Spans};
 
 /// A relay without connections: what it would send to each agent. For benchmarks.
 #[derive(Debug, Default)]
 pub struct Simulation {
     spans: Spans,
+    packer: FramePacker,
 }
 
 /// What agents receive of a transaction.
@@ -39,20 +40,22 @@ impl Simulation {
     /// Attaches the agent of a node. Returns what it receives; `None` if it is not served.
     pub fn attach(&mut self, node: &str) -> Option<Sent> {
         let (_, frames) = self.spans.attach(node).ok()?;
-        let bytes = frames.iter().map(|frame| frame.len()).sum();
-        Some(Sent { agents: 1, objects: frames.len(), bytes })
+        let objects = frames.len();
+        let bytes = self.packer.pack(frames).iter().map(|frame| frame.len()).sum();
+        Some(Sent { agents: 1, objects, bytes })
     }
 
     /// Ends a transaction of the pods.
     pub fn commit(&mut self, version: u64) -> Sent {
         let mut point = SyncPoint::default();
         point.set(SyncPoint::KINDS - 1, version);
-        let commit = commit_frame(&point).len();
+        let commit = FrameBytes::from(commit_frame(&point));
         let outbox = self.spans.commit();
         let mut sent = Sent { agents: outbox.len(), ..Sent::default() };
-        for frames in outbox.values() {
+        for mut frames in outbox.into_values() {
             sent.objects += frames.len();
-            sent.bytes += commit + frames.iter().map(|frame| frame.len()).sum::<usize>();
+            frames.push(commit.clone());
+            sent.bytes += self.packer.pack(frames).iter().map(|frame| frame.len()).sum::<usize>();
         }
         sent
     }

@@ -10,11 +10,13 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use weir_kube::{ClusterFeed, FeedEvent, SyncPoint, Version, begin_frame, commit_frame};
+use weir_kube::{
+    ClusterFeed, FeedEvent, FramePacker, SyncPoint, Version, begin_frame, commit_frame,
+};
 
 use crate::span::{FrameBytes, Refusal, Spans};
 
-/// The most frames that wait for one agent. An agent that is slower must list again.
+/// The most objects and commits that wait for one agent. An agent that is slower must list again.
 const MAX_WAITING: usize = 16_384;
 
 /// How long a relay that cannot follow a kind keeps its agents.
@@ -26,12 +28,14 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Frames on their way to an agent.
 pub(crate) struct Delivery {
     pub(crate) frames: Vec<FrameBytes>,
+    /// The objects and commits in these frames.
+    count: usize,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        self.waiting.fetch_sub(self.frames.len(), Ordering::Relaxed);
+        self.waiting.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -99,6 +103,7 @@ pub(crate) struct State {
     listed: [bool; SyncPoint::KINDS],
     problems: BTreeMap<usize, String>,
     receivers: BTreeMap<usize, Receiver>,
+    packer: FramePacker,
     connections: u64,
     /// When each kind was last listed again for an agent that had seen more.
     reloads: [Option<Instant>; SyncPoint::KINDS],
@@ -112,9 +117,9 @@ pub(crate) struct State {
 pub(crate) struct Counters {
     /// The events of the API server.
     pub(crate) events: u64,
-    /// The frames that were sent to agents.
+    /// The objects and commits that were sent to agents.
     pub(crate) frames: u64,
-    /// Their bytes.
+    /// The bytes of their frames.
     pub(crate) bytes: u64,
     /// The transactions that were sent, one for each agent. Lists and heartbeats are none.
     pub(crate) transactions: u64,
@@ -166,7 +171,7 @@ impl Shared {
         let mut list = vec![FrameBytes::from(begin_frame(&state.reached))];
         list.extend(frames);
         list.push(commit_frame(&state.newest).into());
-        state.count(&list);
+        let list = state.pack(list);
         let attached = AttachedSlot { shared: self.clone(), slot, number };
         Ok(Subscription { list, deliveries, attached })
     }
@@ -288,30 +293,34 @@ impl State {
 
     /// Queues frames for an agent. Returns their bytes; `None` if the agent is gone or too slow.
     fn deliver(&mut self, slot: usize, frames: Vec<FrameBytes>) -> Option<u64> {
-        let receiver = self.receivers.get(&slot)?;
-        let waiting = receiver.waiting.fetch_add(frames.len(), Ordering::Relaxed) + frames.len();
-        let delivery = Delivery { frames, waiting: receiver.waiting.clone() };
-        if waiting > MAX_WAITING {
+        let (receiver, count) = (self.receivers.get(&slot)?, frames.len());
+        let waiting = receiver.waiting.clone();
+        if waiting.fetch_add(count, Ordering::Relaxed) + count > MAX_WAITING {
             self.counters.slow += 1;
             self.receivers.remove(&slot);
             self.spans.detach(slot);
             return None;
         }
-        let bytes = self.count(&delivery.frames);
+        let frames = self.pack(frames);
+        let bytes = byte_count(&frames);
         if let Some(receiver) = self.receivers.get(&slot) {
             // A connection that has just ended detaches itself.
-            _ = receiver.deliveries.send(delivery);
+            _ = receiver.deliveries.send(Delivery { frames, count, waiting });
         }
         Some(bytes)
     }
 
-    /// Counts frames and returns their bytes.
-    fn count(&mut self, frames: &[FrameBytes]) -> u64 {
-        let bytes: u64 = frames.iter().map(|frame| frame.len() as u64).sum();
+    /// Packs frames for one agent, and counts them.
+    fn pack(&mut self, frames: Vec<FrameBytes>) -> Vec<FrameBytes> {
         self.counters.frames += frames.len() as u64;
-        self.counters.bytes += bytes;
-        bytes
+        let packed = self.packer.pack(frames);
+        self.counters.bytes += byte_count(&packed);
+        packed
     }
+}
+
+fn byte_count(frames: &[FrameBytes]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 //!  frame   length (varint), kind of frame and of object (1 byte), body
 //! ```
 //!
+//! A packed frame stands for the frames in it.
+//!
 //! Pods, namespaces and nodes are protocol buffers with the field numbers of Kubernetes, and policies
 //! are JSON, so an agent reads them with the code that reads responses of the API server.
 
 use weir_model::{Key, Name, Object, Pod, Protocol};
 
-use super::SyncPoint;
+use super::{SyncPoint, pack::unpack};
 use crate::{kind::ModelKind, wire::varint};
 
 /// The kinds that a relay serves. A frame names a kind by its position, which must not change.
@@ -32,6 +34,7 @@ const BEGIN: u8 = 0;
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const COMMIT: u8 = 3;
+const PACKED: u8 = 4;
 
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,11 @@ pub fn begin_frame(point: &SyncPoint) -> Vec<u8> {
 /// Encodes the end of a transaction.
 pub fn commit_frame(point: &SyncPoint) -> Vec<u8> {
     frame(COMMIT, 0, &point.encode())
+}
+
+/// Encodes compressed frames.
+pub(super) fn packed_frame(packed: &[u8]) -> Vec<u8> {
+    frame(PACKED, 0, packed)
 }
 
 /// Encodes an object; `None` if a relay does not serve the kind. A policy needs its JSON. Only the
@@ -205,31 +213,67 @@ impl Message {
 /// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub(crate) struct FrameReader {
-    buffer: Vec<u8>,
-    /// The bytes at the front that were read.
-    read: usize,
+    received: FrameBuffer,
+    /// The content of the last packed frame.
+    unpacked: FrameBuffer,
 }
 
 impl FrameReader {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.buffer.drain(..std::mem::take(&mut self.read));
-        self.buffer.extend_from_slice(bytes);
+        self.received.push(bytes);
     }
 
     /// The next frame; `None` if it has not arrived completely.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, InvalidFrame> {
-        let rest = self.buffer.get(self.read..).unwrap_or_default();
-        let Some((length, body)) = varint(rest).map_err(|_| InvalidFrame)? else {
+        loop {
+            if let Some(frame) = self.unpacked.next()? {
+                return parse(frame).map(Some);
+            }
+            if !self.unpacked.rest().is_empty() {
+                return Err(InvalidFrame);
+            }
+            let Some(frame) = self.received.next()? else { return Ok(None) };
+            let Some(packed) = frame.strip_prefix(&[PACKED << 4]) else {
+                return parse(frame).map(Some);
+            };
+            self.unpacked.push(&unpack(packed).ok_or(InvalidFrame)?);
+        }
+    }
+}
+
+/// Bytes of frames.
+#[derive(Debug, Default)]
+struct FrameBuffer {
+    bytes: Vec<u8>,
+    /// The bytes at the front that were read.
+    read: usize,
+}
+
+impl FrameBuffer {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.read));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.read..).unwrap_or_default()
+    }
+
+    /// The next frame without its length; `None` if it is not complete.
+    fn next(&mut self) -> Result<Option<&[u8]>, InvalidFrame> {
+        let Some((length, body)) = varint(self.rest()).map_err(|_| InvalidFrame)? else {
             return Ok(None);
         };
         let length = usize::try_from(length).map_err(|_| InvalidFrame)?;
         if length == 0 || length > MAX_FRAME_BYTES {
             return Err(InvalidFrame);
         }
-        let Some(frame) = body.get(..length) else { return Ok(None) };
-        let parsed = parse(frame)?;
-        self.read = self.buffer.len() - (body.len() - length);
-        Ok(Some(parsed))
+        if body.len() < length {
+            return Ok(None);
+        }
+        let start = self.bytes.len() - body.len();
+        self.read = start + length;
+        Ok(self.bytes.get(start..self.read))
     }
 }
 
@@ -257,7 +301,7 @@ mod tests {
     use weir_testkit::changes;
 
     use super::*;
-    use crate::{WireObject as _, wire};
+    use crate::{WireObject as _, relay::pack, wire};
 
     /// The objects of frames, as an agent reads them.
     fn read(bytes: &[u8], chunk: usize) -> Vec<Object> {
@@ -319,7 +363,7 @@ mod tests {
                 }
                 frames += 1;
             }
-            prop_assert!(frames <= bytes.len());
+            prop_assert!(frames <= bytes.len() * pack::MAX_BYTES);
         }
     }
 }

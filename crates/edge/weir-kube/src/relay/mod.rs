@@ -14,6 +14,7 @@ mod apply;
 mod client;
 mod feed;
 mod frame;
+mod pack;
 mod source;
 mod sync_point;
 
@@ -21,6 +22,7 @@ pub(crate) use client::{RelayError, RelayStream, Transaction};
 pub use feed::{ClusterFeed, FeedEvent, Version};
 pub(crate) use frame::KINDS;
 pub use frame::{begin_frame, commit_frame, put_frame, remove_frame};
+pub use pack::FramePacker;
 pub(crate) use source::{Reached, RelaySource};
 pub use source::{RelayOptions, RelayTimes};
 pub use sync_point::SyncPoint;
