@@ -4,6 +4,7 @@ use axum::{Router, routing::get};
 use futures::future::{Either, select};
 use tokio::{
     sync::{mpsc, watch},
+    task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 use weir_kube::{Access, ApiClient, ApiError, ClusterFeed, FeedEvent, RetryPolicy};
@@ -22,7 +23,8 @@ use crate::{
 
 /// The capacity of the queue of events.
 const QUEUE_CAPACITY: usize = 1024;
-/// How long to wait for more events after the first one, so that agents get them together.
+/// The shortest time between two transactions, so that agents get events together that follow one
+/// another soon. An event after a pause does not wait: a timer for each event would double its cost.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 /// The most events of one transaction.
 const BATCH_EVENTS: usize = 4096;
@@ -107,7 +109,7 @@ async fn run_until_stopped(
     let (configs, _) = watch::channel(config);
     let listener = http::bind(options.listen)?;
     let shared = watch::Sender::new(Arc::new(Shared::default()));
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     if let Some(address) = options.http {
         let router = router(Arc::new(RelayMetrics::new(shared.subscribe())));
         tasks.spawn(http::serve(http::bind(address)?, router));
@@ -145,15 +147,18 @@ async fn follow(
     let shared = shared.borrow().clone();
     let server = Arc::new(Server::new(shared.clone(), feed, authenticator));
     let serve = server.serve(listener.try_clone()?, configs.subscribe());
-    let state = apply_events(&shared, events);
-    let (serve, state, run_feed) = (pin!(serve), pin!(state), pin!(run_feed));
-    match select(serve, select(state, run_feed)).await {
-        Either::Left((ended, _)) => {
-            ended?;
-            Ok("the server ended".into())
-        }
-        Either::Right((Either::Left((reason, _)), _)) => Ok(reason),
-        Either::Right((Either::Right(_), _)) => Ok("the feed ended".into()),
+    // Tasks, because each wake-up of the main future costs another system call.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { Ok(serve.await.map(|()| "the server ended".into())?) });
+    tasks.spawn(async move { Ok(apply_events(&shared, events).await) });
+    tasks.spawn(async move {
+        run_feed.await;
+        Ok("the feed ended".into())
+    });
+    match tasks.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => Err(io::Error::other(error).into()),
+        None => Ok("all tasks ended".into()),
     }
 }
 
@@ -161,6 +166,7 @@ async fn follow(
 async fn apply_events(shared: &Shared, mut events: mpsc::Receiver<FeedEvent>) -> String {
     let mut batch = Vec::new();
     let mut heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
+    let mut not_before = Instant::now();
     loop {
         {
             let (event, timer) = (pin!(events.recv()), pin!(sleep_until(heartbeat)));
@@ -174,9 +180,8 @@ async fn apply_events(shared: &Shared, mut events: mpsc::Receiver<FeedEvent>) ->
                 }
             }
         }
-        let until = Instant::now() + BATCH_WINDOW;
         while batch.len() < BATCH_EVENTS
-            && let Ok(Some(event)) = timeout_at(until, events.recv()).await
+            && let Some(event) = next_event(&mut events, not_before).await
         {
             batch.push(event);
         }
@@ -187,11 +192,21 @@ async fn apply_events(shared: &Shared, mut events: mpsc::Receiver<FeedEvent>) ->
             }
         }
         state.commit();
+        not_before = Instant::now() + BATCH_WINDOW;
         // Events that never pause must not keep heartbeats back.
         if heartbeat <= Instant::now() {
             state.send_heartbeats();
             heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
         }
+    }
+}
+
+/// The next event, if there is one at a time.
+async fn next_event(events: &mut mpsc::Receiver<FeedEvent>, until: Instant) -> Option<FeedEvent> {
+    match events.try_recv() {
+        Ok(event) => Some(event),
+        Err(_) if Instant::now() >= until => None,
+        Err(_) => timeout_at(until, events.recv()).await.ok().flatten(),
     }
 }
 

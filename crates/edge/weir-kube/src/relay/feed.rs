@@ -2,9 +2,12 @@
 
 use std::{future::Future, pin::pin};
 
-use futures::future::{join_all, select};
+use futures::future::select;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 use weir_api::{Tree, document::TreeValue};
 use weir_model::{Change, Key, Object};
 
@@ -59,7 +62,7 @@ pub struct ClusterFeed {
 }
 
 impl ClusterFeed {
-    /// A feed, and the future that runs it until the receiver of `out` is dropped.
+    /// A feed, and the future that runs it until the receiver of `out` is dropped, or a task of it ends.
     pub fn new(
         access: Access,
         policy: RetryPolicy,
@@ -77,8 +80,10 @@ impl ClusterFeed {
             followers.push(follower.run());
         }
         let run = async move {
-            let closed = pin!(out.closed());
-            select(pin!(join_all(followers)), closed).await;
+            // An event of one kind must not wake the followers of the others.
+            let mut tasks = JoinSet::new();
+            followers.into_iter().for_each(|follower| _ = tasks.spawn(follower));
+            select(pin!(tasks.join_next()), pin!(out.closed())).await;
         };
         (ClusterFeed { reloads }, run)
     }
