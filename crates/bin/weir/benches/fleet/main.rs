@@ -12,6 +12,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that cannot run has no result")]
 
+mod bare;
 #[path = "../../../../edge/weir-relay/tests/relay/certificate.rs"]
 mod certificate;
 mod direct;
@@ -112,12 +113,14 @@ fn main() {
     let relay = relay::measure(&site);
     eprintln!("changes with watches of everything");
     let direct = direct::measure(&site);
+    eprintln!("changes with one client that discards them");
+    let bare = bare::measure(&site);
 
     let report = json!({
         "nodes": NODES, "pods": size.pods(), "policies": policies::count(size),
         "pod_bytes": pod["items"][0].to_string().len(),
         "changes": site.changes, "changes_per_second": CHANGES_PER_SECOND,
-        "writes": writes, "relay": relay, "direct": direct,
+        "writes": writes, "relay": relay, "direct": direct, "bare": bare,
     });
     io::stdout().write_all(format!("{report:#}\n").as_bytes()).unwrap();
 }

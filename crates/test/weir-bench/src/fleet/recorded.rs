@@ -25,6 +25,8 @@ pub(super) struct Recorded {
     pub(super) watch_bytes: f64,
     /// Its CPU time for an event and such a watch.
     pub(super) watch_cpu: f64,
+    /// The CPU time for an event of a client that discards it.
+    client_cpu: f64,
     /// The clients that watched, and their watches.
     clients: f64,
     watches: f64,
@@ -90,6 +92,7 @@ impl Recorded {
             write_cpu,
             watch_bytes: each(direct, "watch_bytes")? / clients,
             watch_cpu: server_cpu(direct)? / (clients + 1.0),
+            client_cpu: each(&report["bare"], "client_cpu_seconds")?,
             clients: clients + 1.0,
             watches: number(direct, "watches")?,
             agent: agent(direct)?,
@@ -137,6 +140,12 @@ impl Recorded {
         )?;
         row("of which for one watch of pods", micros(self.watch_cpu), None)?;
         row("bytes of a change in one watch of pods", bytes(self.watch_bytes), None)?;
+        let client = micros(self.client_cpu);
+        row(
+            "CPU of a client that reads one watch of pods and discards it",
+            client.clone(),
+            client,
+        )?;
         row("CPU of the relay for a change", None, micros(relay.cpu))?;
         row(
             "agents that a change reaches",
@@ -184,6 +193,7 @@ mod tests {
                 "server_cpu_seconds": 1.4, "agent_cpu_seconds": 0.03, "agent_bytes": 5_700_000,
                 "watch_bytes": 106_400_000, "watches": 80, "clients": 19,
             },
+            "bare": {"client_cpu_seconds": 0.012},
         });
         let recorded = Recorded::read(&report).unwrap();
         assert_eq!(recorded.watch_bytes, 5_600.0);
@@ -195,6 +205,7 @@ mod tests {
             | CPU of the API server for the watches of a change | 400.0 µs | 100.0 µs |
             | of which for one watch of pods | 20.0 µs | – |
             | bytes of a change in one watch of pods | 5600 bytes | – |
+            | CPU of a client that reads one watch of pods and discards it | 12.0 µs | 12.0 µs |
             | CPU of the relay for a change | – | 20.0 µs |
             | agents that a change reaches | 20 | 0.40 |
             | bytes of the relay for a change and such an agent | – | 120 bytes |
