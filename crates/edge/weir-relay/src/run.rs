@@ -24,7 +24,7 @@ use crate::{
 /// The capacity of the queue of events.
 const QUEUE_CAPACITY: usize = 1024;
 /// The shortest time between two transactions, so that agents get events together that follow one
-/// another soon. An event after a pause does not wait: a timer for each event would double its cost.
+/// another soon. An event after a pause does not wait: its timer would wake the process once more.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 /// The most events of one transaction.
 const BATCH_EVENTS: usize = 4096;
@@ -147,7 +147,7 @@ async fn follow(
     let shared = shared.borrow().clone();
     let server = Arc::new(Server::new(shared.clone(), feed, authenticator));
     let serve = server.serve(listener.try_clone()?, configs.subscribe());
-    // Tasks, because each wake-up of the main future costs another system call.
+    // Tasks, because each wake-up of the main future costs two more system calls.
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { Ok(serve.await.map(|()| "the server ended".into())?) });
     tasks.spawn(async move { Ok(apply_events(&shared, events).await) });

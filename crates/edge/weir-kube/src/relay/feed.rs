@@ -62,7 +62,8 @@ pub struct ClusterFeed {
 }
 
 impl ClusterFeed {
-    /// A feed, and the future that runs it until the receiver of `out` is dropped, or a task of it ends.
+    /// A feed, and the future that runs it until the receiver of `out` is dropped, or a follower
+    /// ends.
     pub fn new(
         access: Access,
         policy: RetryPolicy,
