@@ -1,7 +1,8 @@
 //! Packed frames: several small frames in one, compressed.
 //!
 //! The first pod of an app on a node brings a policy and its peers, which are much alike, and so
-//! are the objects of a list. Each packed frame is complete: neither side keeps a context for a stream.
+//! are the objects of a list. Each packed frame is complete: neither side keeps a context for a
+//! stream.
 
 use std::sync::Arc;
 
