@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use crate::{
         TargetArgs, explain,
         nodes::{self, NodeState},
     },
-    observe::agent_address,
+    observe::{agent_address, refresh},
     present,
 };
 
@@ -36,9 +36,12 @@ use crate::{
 /// With a policy, it shows on how many of the nodes with a selected pod the current generation is in
 /// force, and which nodes lag. The exit status is 1 if there are any, or if the policy is staged.
 /// `weir wait` waits for them.
+///
+/// With --follow, it prints the state again every 5 seconds until it is interrupted or its reader closes
+/// the pipe. A node or an agent that stops answering is named, and the command keeps asking it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes\n  weir status netpol/shop/db"
+    after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes --follow\n  weir status netpol/shop/db"
 )]
 pub(crate) struct StatusCommand {
     /// A policy: netpol/NAMESPACE/NAME, cnp/NAME, anp/NAME or banp/NAME
@@ -50,9 +53,12 @@ pub(crate) struct StatusCommand {
     /// Show all nodes of the cluster; --kubeconfig and --context imply it
     #[arg(long)]
     all_nodes: bool,
+    /// Print the state every 5 seconds
+    #[arg(long, conflicts_with = "policy")]
+    follow: bool,
     #[command(flatten)]
     target: TargetArgs,
-    /// Output format; JSON is the complete state
+    /// Output format; JSON is the complete state, and with --follow one object per line
     #[arg(short, long, value_enum, default_value = "text")]
     output: StatusFormat,
 }
@@ -61,6 +67,16 @@ pub(crate) struct StatusCommand {
 #[derive(Serialize)]
 struct NodesOutput<'a> {
     nodes: &'a [NodeState],
+}
+
+/// What a command shows.
+enum StatusReading {
+    /// The state of all nodes.
+    Nodes(Vec<NodeState>),
+    /// The state of an agent.
+    Agent(Value),
+    /// The state of an agent for opflex-agent, which has another form.
+    Opflex(Value),
 }
 
 /// The datapath of an agent for opflex-agent.
@@ -80,66 +96,89 @@ impl StatusCommand {
             let state = policy.state(&self.target.client()?, &self.target.namespace)?;
             return state.write(out, self.output);
         }
+        if self.follow {
+            return refresh(
+                || self.read(),
+                |reading, out| {
+                    self.write(&reading, out)?;
+                    match self.output {
+                        StatusFormat::Text => Ok(writeln!(out)?),
+                        StatusFormat::Json => Ok(()),
+                    }
+                },
+            );
+        }
+        let reading = self.read()?;
+        self.write(&reading, out)?;
+        Ok(Exit::when(reading.is_ready()))
+    }
+
+    fn read(&self) -> anyhow::Result<StatusReading> {
         match &self.agent {
-            Some(agent) => self.write_agent(agent, out),
+            Some(agent) => read_agent(agent),
             None if self.all_nodes || self.target.names_cluster() || is_plugin() => {
-                self.write_nodes(out)
+                let nodes = nodes::read(&self.target.client()?, &self.target.namespace);
+                Ok(StatusReading::Nodes(nodes.map_err(explain)?))
             }
-            None => self.write_agent(ADDRESS, out),
+            None => read_agent(ADDRESS),
         }
     }
 
-    /// Writes the state of all nodes.
-    fn write_nodes(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let namespace = &self.target.namespace;
-        let nodes = nodes::read(&self.target.client()?, namespace).map_err(explain)?;
-        match self.output {
-            StatusFormat::Json => {
-                let nodes = NodesOutput { nodes: &nodes };
-                present::value(
-                    out,
-                    present::Structured::Json,
-                    present::Schema::StatusNodes,
-                    &nodes,
-                )?;
+    fn write(&self, reading: &StatusReading, out: &mut dyn Write) -> anyhow::Result<()> {
+        match (self.output, reading) {
+            (StatusFormat::Json, StatusReading::Nodes(nodes)) => {
+                self.write_json(out, &present::Schema::StatusNodes.tag(&NodesOutput { nodes }))
             }
-            StatusFormat::Text => nodes::write(out, &nodes)?,
+            (StatusFormat::Json, StatusReading::Agent(status) | StatusReading::Opflex(status)) => {
+                self.write_json(out, status)
+            }
+            (StatusFormat::Text, StatusReading::Nodes(nodes)) => Ok(nodes::write(out, nodes)?),
+            (StatusFormat::Text, StatusReading::Agent(status)) => {
+                Ok(present::status::write(out, status)?)
+            }
+            (StatusFormat::Text, StatusReading::Opflex(status)) => {
+                Ok(present::status::write_opflex(out, status, reading.is_ready())?)
+            }
         }
-        Ok(Exit::when(nodes.iter().all(NodeState::is_ready)))
     }
 
-    /// Writes the state of the agent at an address.
-    fn write_agent(&self, agent: &str, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let body = drops::fetch(agent, "/status", 0).map_err(|error| {
-            let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
-                `--all-nodes` for the agents of a cluster";
-            Failure::new(format!("no agent answers at {agent}: {error:#}"), hint)
-        })?;
-        let not_an_agent = || {
+    /// Writes a value as JSON, with --follow in one line.
+    fn write_json(&self, out: &mut dyn Write, value: &impl Serialize) -> anyhow::Result<()> {
+        if !self.follow {
+            return present::document(out, present::Structured::Json, value);
+        }
+        serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+        Ok(writeln!(out)?)
+    }
+}
+
+impl StatusReading {
+    fn is_ready(&self) -> bool {
+        match self {
+            StatusReading::Nodes(nodes) => nodes.iter().all(NodeState::is_ready),
+            StatusReading::Agent(status) => status["ready"] == true,
+            StatusReading::Opflex(status) => {
+                let has_problem = status["reasons"].as_array().is_none_or(|all| !all.is_empty());
+                status["inSync"] == true && !has_problem
+            }
+        }
+    }
+}
+
+/// The state of the agent at an address.
+fn read_agent(agent: &str) -> anyhow::Result<StatusReading> {
+    let body = drops::fetch(agent, "/status", 0).map_err(|error| {
+        let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
+            `--all-nodes` for the agents of a cluster";
+        Failure::new(format!("no agent answers at {agent}: {error:#}"), hint)
+    })?;
+    match serde_json::from_str::<Value>(&body) {
+        Ok(status) if status["datapath"] == OPFLEX => Ok(StatusReading::Opflex(status)),
+        Ok(status) if status["ready"].is_boolean() => Ok(StatusReading::Agent(status)),
+        _ => {
             let hint = "check the address in `--agent`";
-            Failure::new(format!("the server at {agent} is not a weir agent"), hint)
-        };
-        let status: Value = serde_json::from_str(&body).map_err(|_| not_an_agent())?;
-        if status["datapath"] == OPFLEX {
-            return self.write_opflex(&status, out);
+            Err(Failure::new(format!("the server at {agent} is not a weir agent"), hint).into())
         }
-        let is_ready = status["ready"].as_bool().ok_or_else(not_an_agent)?;
-        match self.output {
-            StatusFormat::Json => present::document(out, present::Structured::Json, &status)?,
-            StatusFormat::Text => present::status::write(out, &status)?,
-        }
-        Ok(Exit::when(is_ready))
-    }
-
-    /// Writes the state of an agent for opflex-agent, which has another form.
-    fn write_opflex(&self, status: &Value, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        let has_problem = status["reasons"].as_array().is_none_or(|all| !all.is_empty());
-        let is_ready = status["inSync"] == true && !has_problem;
-        match self.output {
-            StatusFormat::Json => present::document(out, present::Structured::Json, status)?,
-            StatusFormat::Text => present::status::write_opflex(out, status, is_ready)?,
-        }
-        Ok(Exit::when(is_ready))
     }
 }
 

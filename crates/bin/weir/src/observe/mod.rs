@@ -6,6 +6,7 @@ mod filter;
 mod flows;
 mod gaps;
 mod local;
+mod refresh;
 mod top;
 mod uses;
 
@@ -19,5 +20,6 @@ pub(crate) use self::{
     flows::{FlowsCommand, follow_words, parse},
     gaps::gaps,
     local::{LocalAgent, POLL_INTERVAL, POLL_SECONDS},
+    refresh::refresh,
     top::TopCommand,
 };

@@ -1,8 +1,6 @@
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     io::{self, Write},
-    thread,
-    time::Duration,
 };
 
 use clap::{Args, ValueEnum};
@@ -13,9 +11,9 @@ use super::{
     ObserveFilter, VerdictArg,
     agents::{AgentsArgs, print_message},
     flows::{self, FlowsFormat, Reading},
+    refresh::refresh,
 };
 use crate::{
-    drops::is_closed,
     exit::Exit,
     present::{
         Schema,
@@ -66,9 +64,6 @@ enum TopOrder {
     Bytes,
 }
 
-/// The interval of tables.
-const INTERVAL: Duration = Duration::from_secs(5);
-
 /// The flow of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct TopKey {
@@ -110,25 +105,31 @@ struct TopReading {
 impl TopCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
         self.filter.check()?;
-        let mut last = self.read()?;
-        last.messages.iter().for_each(|message| print_message(message));
-        if !self.follow {
-            self.write(&last.counts, out)?;
-            return Ok(Exit::Yes);
+        if self.follow {
+            return self.follow();
         }
-        let mut out = anstream::stdout().lock();
-        loop {
-            thread::sleep(INTERVAL);
-            let now = self.read()?;
-            let new = now.messages.iter().filter(|message| !last.messages.contains(message));
-            new.for_each(|message| print_message(message));
-            let written = self.write_interval(&difference(&now.counts, &last.counts), &mut out);
-            match written.map_err(anyhow::Error::from) {
-                Err(error) if is_closed(&error) => return Ok(Exit::Yes),
-                result => result?,
-            }
-            last = now;
-        }
+        let reading = self.read()?;
+        reading.messages.iter().for_each(|message| print_message(message));
+        self.write(&reading.counts, out)?;
+        Ok(Exit::Yes)
+    }
+
+    /// Prints the numbers between each two readings.
+    fn follow(&self) -> anyhow::Result<Exit> {
+        let mut last: Option<TopReading> = None;
+        refresh(
+            || self.read(),
+            |now, out| {
+                let known = last.as_ref().map_or(&[][..], |last| &last.messages);
+                let new = now.messages.iter().filter(|message| !known.contains(message));
+                new.for_each(|message| print_message(message));
+                if let Some(last) = &last {
+                    self.write_interval(&difference(&now.counts, &last.counts), out)?;
+                }
+                last = Some(now);
+                Ok(())
+            },
+        )
     }
 
     fn read(&self) -> anyhow::Result<TopReading> {
@@ -143,10 +144,10 @@ impl TopCommand {
         out: &mut dyn Write,
     ) -> io::Result<()> {
         self.write(counts, out)?;
-        if self.output == FlowsFormat::Text {
-            writeln!(out)?;
+        match self.output {
+            FlowsFormat::Text => writeln!(out),
+            FlowsFormat::Json => Ok(()),
         }
-        out.flush()
     }
 
     fn write(&self, counts: &BTreeMap<TopKey, TopCount>, out: &mut dyn Write) -> io::Result<()> {

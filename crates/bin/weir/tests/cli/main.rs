@@ -19,6 +19,7 @@ mod controller;
 mod demo;
 mod diff;
 mod explain;
+mod follow;
 mod git;
 mod guarantees;
 mod inputs;

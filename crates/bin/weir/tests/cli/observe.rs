@@ -101,7 +101,7 @@ fn without_the_answer_of_a_node_no_policy_is_unused() {
 #[test]
 fn unused_policies_are_incomplete_without_all_nodes() {
     let cluster = FakeCluster::start(&["n1", "n2"], &["n3"]);
-    cluster.hide_nodes();
+    cluster.hide_nodes(true);
     let list = policies(&["a", "b"]);
     let print = |second: Value| {
         cluster.print("n1", "flows", &format!("{}\n", uses("n1", &list)));

@@ -22,6 +22,17 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const STATUS: u8 = 3;
 
+/// The kinds that the API server has, by the last part of the path of their list.
+const KINDS: [(&str, &str); 7] = [
+    ("namespaces", "Namespace"),
+    ("nodes", "Node"),
+    ("pods", "Pod"),
+    ("networkpolicies", "NetworkPolicy"),
+    ("services", "Service"),
+    ("endpointslices", "EndpointSlice"),
+    ("ingresses", "Ingress"),
+];
+
 /// A cluster whose agents print what a test says.
 pub(crate) struct FakeCluster {
     state: Arc<State>,
@@ -46,6 +57,10 @@ struct Script {
     closing: BTreeSet<(String, String)>,
     /// Whether the user may not list nodes.
     hides_nodes: bool,
+    /// The number of requests for nodes that were refused.
+    refusals: usize,
+    /// The objects by the path of their list. With any, other lists are empty.
+    objects: BTreeMap<String, Vec<Value>>,
 }
 
 impl FakeCluster {
@@ -77,7 +92,7 @@ impl FakeCluster {
         Path::join(self.folder.path(), "config")
     }
 
-    /// The command (`flows` or `drops`) in the pod of this node prints a text.
+    /// The command (`flows`, `drops` or `status`) in the pod of this node prints a text.
     pub(crate) fn print(&self, node: &str, command: &str, text: &str) {
         let mut script = self.state.script.lock().unwrap();
         let output = script.output.entry((node.to_owned(), command.to_owned())).or_default();
@@ -91,9 +106,30 @@ impl FakeCluster {
         messages.push_str(text);
     }
 
-    /// The user may not list nodes.
-    pub(crate) fn hide_nodes(&self) {
-        self.state.script.lock().unwrap().hides_nodes = true;
+    /// Adds an object to the list at a path.
+    pub(crate) fn add(&self, path: &str, object: Value) {
+        let mut script = self.state.script.lock().unwrap();
+        script.objects.entry(path.to_owned()).or_default().push(object);
+    }
+
+    /// Whether the user may not list nodes.
+    pub(crate) fn hide_nodes(&self, hides: bool) {
+        self.state.script.lock().unwrap().hides_nodes = hides;
+    }
+
+    /// Waits until a request for nodes was refused.
+    pub(crate) fn wait_until_refused(&self) {
+        while self.state.script.lock().unwrap().refusals == 0 {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until the command in the pod of this node printed its text.
+    pub(crate) fn wait_until_read(&self, node: &str, command: &str) {
+        let key = (node.to_owned(), command.to_owned());
+        while self.state.script.lock().unwrap().output.contains_key(&key) {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Both commands in the pod of this node end.
@@ -118,7 +154,8 @@ impl State {
     /// Prints the lines of a command. With `--follow`, until the test ends it.
     fn run(&self, stream: TcpStream, exec: &str) {
         let node = exec.split('/').next().unwrap().to_owned();
-        let command = if exec.contains("command=flows") { "flows" } else { "drops" };
+        let is_command = |name: &&str| exec.contains(&format!("command={name}"));
+        let command = ["flows", "drops", "status"].into_iter().find(is_command).unwrap();
         let follows = exec.contains("command=--follow");
         assert_eq!(follows, exec.contains("command=--heartbeat"), "{exec}");
         let key = (node, command.to_owned());
@@ -166,22 +203,38 @@ impl State {
             })
         };
         let node = |name: &String| json!({"metadata": {"name": name}});
+        let objects = self.script.lock().unwrap().objects.clone();
+        let list = path.split('?').next().unwrap_or_default();
         let items: Vec<Value> = if path.starts_with("/api/v1/nodes") {
             self.agents.iter().chain(&self.others).map(node).collect()
-        } else {
+        } else if objects.is_empty() || list == "/api/v1/namespaces/weir-system/pods" {
             self.agents.iter().map(pod).collect()
+        } else {
+            objects.get(list).cloned().unwrap_or_default()
         };
-        let is_hidden =
-            path.starts_with("/api/v1/nodes") && self.script.lock().unwrap().hides_nodes;
-        let (status, body) = match is_hidden {
-            true => {
+        let is_hidden = {
+            let mut script = self.script.lock().unwrap();
+            let is_hidden = path.starts_with("/api/v1/nodes") && script.hides_nodes;
+            script.refusals += usize::from(is_hidden);
+            is_hidden
+        };
+        let kind = KINDS.iter().find(|(plural, _)| list.rsplit('/').next() == Some(*plural));
+        let (status, body) = match (is_hidden, kind) {
+            (false, None) => {
+                let absent = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "the server could not find the requested resource",
+                    "reason": "NotFound", "code": 404});
+                ("404 Not Found", absent)
+            }
+            (true, _) => {
                 let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                     "message": "forbidden", "reason": "Forbidden", "code": 403});
                 ("403 Forbidden", refusal)
             }
-            false => {
-                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {},
-                    "items": items});
+            (false, Some((_, kind))) => {
+                let metadata = json!({"resourceVersion": "1"});
+                let list = json!({"kind": format!("{kind}List"), "apiVersion": "v1",
+                    "metadata": metadata, "items": items});
                 ("200 OK", list)
             }
         };
