@@ -194,16 +194,8 @@ impl DropsCommand {
                 done => done.map(|()| Exit::Yes),
             };
         }
-        let mut words = words(&self.filter, self.verdict);
-        words.push("--lines".into());
-        let mut drops = Vec::new();
-        let collected = cluster.collect(&words, |line| {
-            drops.extend(parse(&line));
-            Ok(())
-        })?;
-        let messages = collected.messages();
+        let (drops, messages) = read_cluster(cluster, &self.filter, self.verdict)?;
         messages.iter().for_each(|message| print_message(message));
-        drops.sort_by(|one: &Dropped, other| one.time.cmp(&other.time));
         self.write(&drops, out)?;
         if drops.is_empty() && messages.is_empty() && self.output == DropsFormat::Text {
             anstream::eprintln!("no such packet is among the drops that the agents keep");
@@ -230,6 +222,24 @@ impl DropsCommand {
         }
         Ok(())
     }
+}
+
+/// Reads the drops of all agents of a cluster in the order of time, and sentences about what they do
+/// not contain.
+pub(crate) fn read_cluster(
+    cluster: &ClusterAgents,
+    filter: &ObserveFilter,
+    verdict: Option<DropVerdict>,
+) -> anyhow::Result<(Vec<Dropped>, Vec<String>)> {
+    let mut words = words(filter, verdict);
+    words.push("--lines".into());
+    let mut drops = Vec::new();
+    let collected = cluster.collect(&words, |line| {
+        drops.extend(parse(&line));
+        Ok(())
+    })?;
+    drops.sort_by(|one: &Dropped, other| one.time.cmp(&other.time));
+    Ok((drops, collected.messages()))
 }
 
 /// The command that prints the drops of one agent.

@@ -118,7 +118,7 @@ impl SourceArgs {
     }
 
     fn load_kinds(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
-        let loaded = if self.files.is_empty() && self.kustomizations.is_empty() {
+        let loaded = if self.reads_cluster() {
             self.live.load(kinds, "give manifests with -f PATH")?
         } else {
             let rendered = kustomize::render_all(&self.kustomizations)?;
@@ -195,6 +195,11 @@ impl SourceArgs {
     /// Reads the world, prints its relevant findings, and fails if an object is missing.
     pub(crate) fn load_complete(&self, kinds: ClusterKinds) -> anyhow::Result<Loaded> {
         Ok(complete(self.load_kinds(kinds)?)?)
+    }
+
+    /// Whether the world comes from a cluster.
+    pub(crate) fn reads_cluster(&self) -> bool {
+        self.files.is_empty() && self.kustomizations.is_empty()
     }
 
     /// The paths of the manifests; none for a cluster.

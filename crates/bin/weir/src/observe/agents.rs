@@ -75,8 +75,7 @@ impl AgentsArgs {
 
     /// The agents of the cluster.
     pub(crate) fn cluster(&self) -> anyhow::Result<ClusterAgents> {
-        let client = AdminClient::new(self.access())?;
-        Ok(ClusterAgents { client, namespace: self.agent_namespace.clone() })
+        ClusterAgents::new(self.access(), &self.agent_namespace)
     }
 }
 
@@ -177,6 +176,12 @@ const MAX_MERGED_BYTES: usize = 32 << 20;
 const MAX_REMARKS: usize = 20;
 
 impl ClusterAgents {
+    /// The agents of a cluster, in this namespace.
+    pub(crate) fn new(access: Access, namespace: &str) -> anyhow::Result<Self> {
+        let client = AdminClient::new(access)?;
+        Ok(ClusterAgents { client, namespace: namespace.to_owned() })
+    }
+
     /// Runs weir with these words in the pods of all agents. Returns what the lines do not contain.
     pub(crate) fn collect(
         &self,

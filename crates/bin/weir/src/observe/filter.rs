@@ -72,6 +72,11 @@ fn name_in_namespace(text: &str) -> Result<String, String> {
 }
 
 impl ObserveFilter {
+    /// Selects the flows and drops from or to pods of a namespace, or all.
+    pub(crate) fn in_namespace(namespace: Option<&str>) -> Self {
+        ObserveFilter { namespace: namespace.map(str::to_owned), ..ObserveFilter::default() }
+    }
+
     /// Checks what the arguments mean together, before an agent is asked.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.pod.len() > 2 {

@@ -154,11 +154,11 @@ impl FlowsCommand {
 }
 
 /// The flows of agents.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// The flows, in the order of time.
-    pub(super) flows: Vec<FlowRecord>,
+    pub(crate) flows: Vec<FlowRecord>,
     /// Sentences about what they do not contain.
-    pub(super) messages: Vec<String>,
+    pub(crate) messages: Vec<String>,
 }
 
 /// Reads the flows of the agents.
@@ -179,16 +179,25 @@ pub(super) fn read(
             })?;
             gaps(&last)
         }
-        Agents::Cluster(cluster) => {
-            let collected = cluster.collect(&words(filter, verdict), |line| {
-                flows.extend(parse(&line));
-                Ok(())
-            })?;
-            collected.messages()
-        }
+        Agents::Cluster(cluster) => return read_cluster(&cluster, filter, verdict),
     };
     sort(&mut flows);
     Ok(Reading { flows, messages })
+}
+
+/// Reads the flows of all agents of a cluster.
+pub(crate) fn read_cluster(
+    cluster: &ClusterAgents,
+    filter: &ObserveFilter,
+    verdict: Option<VerdictArg>,
+) -> anyhow::Result<Reading> {
+    let mut flows = Vec::new();
+    let collected = cluster.collect(&words(filter, verdict), |line| {
+        flows.extend(parse(&line));
+        Ok(())
+    })?;
+    sort(&mut flows);
+    Ok(Reading { flows, messages: collected.messages() })
 }
 
 /// The command that prints the flows of one agent.

@@ -17,7 +17,7 @@ pub(crate) use self::{
     },
     bundle::BundleCommand,
     filter::{ObserveFilter, VerdictArg},
-    flows::{FlowsCommand, follow_words, parse},
+    flows::{FlowsCommand, Reading, follow_words, parse, read_cluster},
     gaps::gaps,
     local::{LocalAgent, POLL_INTERVAL, POLL_SECONDS},
     refresh::refresh,

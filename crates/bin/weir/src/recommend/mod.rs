@@ -29,6 +29,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     ingress::IngressArgs,
+    observe::{ClusterAgents, ObserveFilter},
     present::{self, Format, Schema, progress::Progress},
     source::{self, Loaded, SourceArgs},
 };
@@ -38,6 +39,10 @@ use crate::{
 /// Prints one NetworkPolicy for each workload. It allows the recorded connections and DNS, and
 /// nothing else. A comment above each rule names the evidence for it. Policies select workloads by
 /// labels that a rollout does not change.
+///
+/// Without manifests and recordings, it reads the objects of the cluster, and the flows that its agents
+/// stored since they started. It then runs `weir flows` and `weir drops` in the pods of the agents, which
+/// needs `create` on pods/exec in their namespace. A note names each node that does not answer.
 ///
 /// With --from-manifests, the policies also allow the connections that the input declares: to
 /// Services that containers name in `env`, `command` and `args`, from ingress controllers to the
@@ -53,7 +58,7 @@ use crate::{
 /// deny them.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml \\\n    -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml\n\nFrom the flows that the agents of a cluster stored:\n  kubectl weir flows -o json | weir recommend --flows - -n shop"
+    after_help = "Examples:\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl\n  weir recommend -f examples/shop/manifests --flows examples/shop/flows.jsonl --diff\n  weir recommend -f examples/shop/manifests/apps -f examples/shop/services.yaml \\\n    -f examples/shop/ingress.yaml --from-manifests\n  weir recommend --flows flows.jsonl -n shop --write policies.yaml --tests tests.yaml\n\nFrom the flows that the agents of a cluster stored:\n  weir recommend -n shop"
 )]
 pub(crate) struct RecommendCommand {
     #[command(flatten)]
@@ -68,6 +73,9 @@ pub(crate) struct RecommendCommand {
     /// Also allow the connections that the manifests, or the objects of the cluster, declare
     #[arg(long)]
     from_manifests: bool,
+    /// For the flows of a cluster: the namespace of its agents
+    #[arg(long, value_name = "NAME", default_value = "weir-system")]
+    agent_namespace: String,
     #[command(flatten)]
     ingress: IngressArgs,
     /// Also recommend policies for kube-system, kube-public and kube-node-lease
@@ -92,7 +100,7 @@ const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-l
 
 impl RecommendCommand {
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Exit> {
-        if self.flows.is_empty() && self.drops.is_empty() && !self.from_manifests {
+        if self.asks_agents() && !self.source.reads_cluster() {
             let hint = "record some with `weir flows -o json`, and give the file with --flows; or \
                         derive policies from manifests alone with --from-manifests";
             return Err(Failure::new("there are no observed flows", hint).into());
@@ -141,6 +149,12 @@ impl RecommendCommand {
         Ok(Exit::when(outcome.broken.is_empty()))
     }
 
+    /// Whether the agents of the cluster report the flows, because the arguments name nothing else to
+    /// derive policies from.
+    fn asks_agents(&self) -> bool {
+        self.flows.is_empty() && self.drops.is_empty() && !self.from_manifests
+    }
+
     fn is_in_scope(&self, namespace: &str) -> bool {
         match self.source.namespace() {
             Some(only) => namespace == only,
@@ -165,6 +179,12 @@ impl RecommendCommand {
             return Ok(());
         }
         outcome::print_notes(recording.notes());
+        if self.asks_agents() {
+            let what = "the agents report no usable flow of a pod for which to recommend a policy";
+            let hint = "wait until the pods have connected, and check that -n, --context and \
+                        --agent-namespace select the right pods and agents";
+            return Err(Failure::new(what, hint));
+        }
         if self.flows.is_empty() && self.drops.is_empty() {
             let what =
                 "the manifests declare no connection of a pod for which to recommend a policy";
@@ -178,9 +198,14 @@ impl RecommendCommand {
         Err(Failure::new(what, hint))
     }
 
-    /// Reads the recordings.
+    /// Reads the recordings, or the flows of the agents.
     fn record(&self, loaded: &Loaded) -> anyhow::Result<Recording> {
         let mut recording = recording::Reader::new(loaded);
+        if self.asks_agents() {
+            let agents = ClusterAgents::new(self.source.access(), &self.agent_namespace)?;
+            let filter = ObserveFilter::in_namespace(self.source.namespace());
+            recording.read_agents(&agents, &filter)?;
+        }
         for path in &self.flows {
             let bytes = source::read_file(path)?;
             recording.read_flows(&input_name(path), &bytes)?;

@@ -113,7 +113,7 @@ impl Outcome {
 impl Recording {
     /// The records that are no evidence, and why.
     pub(super) fn notes(&self) -> Vec<String> {
-        let mut notes = self.declared_notes.clone();
+        let mut notes = self.remarks.clone();
         let Recording { denied, without_port, incomplete, unknown, .. } = self;
         if *denied > 0 {
             notes.push(format!("ignored {} of denied packets", count(*denied, "record")));

@@ -8,7 +8,13 @@ use weir_model::{Name, PodId, Protocol};
 use weir_recommend::{Evidence, EvidenceKind, ObservedEnd, ObservedFlow};
 
 use super::{declared::DeclaredFlows, workloads};
-use crate::{drops::Dropped, failure::Failure, present::plain::Plain, source::Loaded};
+use crate::{
+    drops::{self, DropVerdict, Dropped},
+    failure::Failure,
+    observe::{ClusterAgents, ObserveFilter, Reading, read_cluster},
+    present::plain::Plain,
+    source::Loaded,
+};
 
 /// The flows of recordings, each once, and the records that are no evidence.
 pub(crate) struct Recording {
@@ -16,8 +22,8 @@ pub(crate) struct Recording {
     pub(crate) flows: Vec<ObservedFlow>,
     /// The number of connections that manifests declare.
     pub(crate) declared: usize,
-    /// Remarks about connections that manifests do not show.
-    pub(crate) declared_notes: Vec<String>,
+    /// Remarks about connections that manifests or agents do not show.
+    pub(crate) remarks: Vec<String>,
     /// The number of records that were used.
     pub(crate) used: usize,
     /// The number of records of denied packets.
@@ -35,7 +41,7 @@ impl Recording {
     pub(super) fn add_declared(&mut self, declared: DeclaredFlows) {
         self.declared = declared.flows.len();
         self.flows.extend(declared.flows);
-        self.declared_notes.extend(declared.notes);
+        self.remarks.extend(declared.notes);
     }
 }
 
@@ -62,7 +68,7 @@ impl<'a> Reader<'a> {
         let recording = Recording {
             flows: Vec::new(),
             declared: 0,
-            declared_notes: Vec::new(),
+            remarks: Vec::new(),
             used: 0,
             denied: 0,
             without_port: 0,
@@ -80,6 +86,32 @@ impl<'a> Reader<'a> {
                 Failure::new(error, "give a file that `weir flows -o json` has written")
             })?;
             self.add_record(&record);
+        }
+        Ok(())
+    }
+
+    /// Reads the flows of all agents of a cluster, and the packets that passed in audit mode.
+    pub(super) fn read_agents(
+        &mut self,
+        agents: &ClusterAgents,
+        filter: &ObserveFilter,
+    ) -> anyhow::Result<()> {
+        let Reading { flows, mut messages } = read_cluster(agents, filter, None)?;
+        flows.iter().for_each(|record| self.add_record(record));
+        let (drops, more) = drops::read_cluster(agents, filter, Some(DropVerdict::Audit))?;
+        drops.iter().for_each(|drop| self.add_drop(drop));
+        messages.extend(more);
+        if !messages.is_empty() {
+            messages.push(
+                "the policies deny connections that agents did not report: repeat the command when \
+                 all agents report them"
+                    .to_owned(),
+            );
+        }
+        for message in messages {
+            if !self.recording.remarks.contains(&message) {
+                self.recording.remarks.push(message);
+            }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_kube::{Access, AdminClient};
+use weir_kube::Access;
 
 use super::{drops::DropLog, flows::FlowLog};
 use crate::{
@@ -71,7 +71,7 @@ fn follow_flows(agents: &LiveAgents, log: &FlowLog) -> anyhow::Result<()> {
         }
         LiveAgents::Cluster(access, namespace) => {
             let words = follow_words(&ObserveFilter::default(), None);
-            cluster(access, namespace)?.follow_with(
+            ClusterAgents::new(access.clone(), namespace)?.follow_with(
                 &words,
                 |event| log.report(event),
                 |lines| {
@@ -95,7 +95,7 @@ fn follow_drops(agents: &LiveAgents, log: &DropLog) -> anyhow::Result<()> {
         }
         LiveAgents::Cluster(access, namespace) => {
             let words = drops::follow_words(&ObserveFilter::default(), None);
-            cluster(access, namespace)?.follow_with(
+            ClusterAgents::new(access.clone(), namespace)?.follow_with(
                 &words,
                 |event| log.report(event),
                 |lines| {
@@ -105,11 +105,6 @@ fn follow_drops(agents: &LiveAgents, log: &DropLog) -> anyhow::Result<()> {
             )
         }
     }
-}
-
-fn cluster(access: &Access, namespace: &str) -> anyhow::Result<ClusterAgents> {
-    let client = AdminClient::new(access.clone())?;
-    Ok(ClusterAgents { client, namespace: namespace.to_owned() })
 }
 
 /// An error with its causes and its hint.

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
 
-use serde_json::Value;
+use expect_test::expect;
+use serde_json::{Value, json};
 
-use crate::{json, root, stderr, stdout, weir, weir_reading};
+use crate::{agents::FakeCluster, check, json, root, stderr, stdout, weir, weir_reading};
 
 const SHOP: &str = "-f examples/shop/manifests --flows examples/shop/flows.jsonl";
 const APPS: &str = "-f examples/shop/manifests/apps --flows examples/shop/flows.jsonl";
@@ -448,4 +449,140 @@ fn routes_and_published_services_declare_connections() {
     // The written tests pass with real packets.
     let output = weir(&format!("test --datapath nftables {path}/tests.yaml"));
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+}
+
+/// A cluster with a web server and a database, whose agent observed one connection between them, and a
+/// packet that passed in audit mode.
+fn observed_cluster() -> FakeCluster {
+    let cluster = FakeCluster::start(&["n1"], &["n3"]);
+    cluster.add("/api/v1/namespaces", json!({"metadata": {"name": "shop"}}));
+    for (name, address) in [("web", "10.0.0.1"), ("db", "10.0.0.2")] {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "labels": {"app": name}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]},
+        });
+        cluster.add("/api/v1/pods", pod);
+    }
+    let time = "2026-01-02T03:04:05Z";
+    let end = |name: &str| json!({"namespace": "shop", "kind": "Pod", "name": name, "pod": name});
+    let flow = json!({
+        "schemaVersion": "weir.dev/flow/v1", "node": "n1", "verdict": "allow",
+        "from": end("web"), "to": end("db"), "protocol": "TCP", "port": 5432,
+        "policies": [], "morePolicies": 0, "firstSeen": time, "lastSeen": time,
+        "connections": 3, "sampling": {"source": "conntrack", "complete": true},
+    });
+    cluster.print("n1", "flows", &format!("{flow}\n"));
+    let drop = json!({
+        "schemaVersion": "weir.dev/drop/v1", "number": 7, "time": time, "direction": "ingress",
+        "from": "10.0.0.1", "fromPod": "shop/web", "fromPort": 40000, "to": "10.0.0.2",
+        "toPod": "shop/db", "toPort": 9187, "toNames": [], "protocol": "TCP",
+        "policies": ["NetworkPolicy shop/db"], "morePolicies": 0, "passed": true,
+    });
+    cluster.print("n1", "drops", &format!("{drop}\n"));
+    cluster
+}
+
+#[test]
+fn the_agents_of_the_cluster_are_the_recording_if_there_is_no_other() {
+    let cluster = observed_cluster();
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.display();
+    let output = weir(&format!("recommend -n shop --kubeconfig {kubeconfig}"));
+    check(
+        &output,
+        expect![[r#"
+            # weir recommend: 2 policies from 2 flows in 2 records
+            ---
+            # shop/db
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: db
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: db}}
+              policyTypes: [Ingress, Egress]
+              ingress:
+              # flow: shop/web to shop/db, port 5432/TCP, at least 3 connections, last at 2026-01-02T03:04:05Z
+              # audit drop: shop/web to shop/db, port 9187/TCP, 1 connection, last at 2026-01-02T03:04:05Z
+              - from:
+                - podSelector: {matchLabels: {app: web}}
+                ports:
+                - {protocol: TCP, port: 5432}
+                - {protocol: TCP, port: 9187}
+              egress:
+              # dns: pods query the DNS servers of the cluster
+              - to:
+                - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+                  podSelector: {matchLabels: {k8s-app: kube-dns}}
+                ports:
+                - {protocol: TCP, port: 53}
+                - {protocol: UDP, port: 53}
+            ---
+            # shop/web
+            apiVersion: networking.k8s.io/v1
+            kind: NetworkPolicy
+            metadata:
+              name: web
+              namespace: shop
+            spec:
+              podSelector: {matchLabels: {app: web}}
+              policyTypes: [Ingress, Egress]
+              egress:
+              # flow: shop/web to shop/db, port 5432/TCP, at least 3 connections, last at 2026-01-02T03:04:05Z
+              # audit drop: shop/web to shop/db, port 9187/TCP, 1 connection, last at 2026-01-02T03:04:05Z
+              - to:
+                - podSelector: {matchLabels: {app: db}}
+                ports:
+                - {protocol: TCP, port: 5432}
+                - {protocol: TCP, port: 9187}
+              # dns: pods query the DNS servers of the cluster
+              - to:
+                - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+                  podSelector: {matchLabels: {k8s-app: kube-dns}}
+                ports:
+                - {protocol: TCP, port: 53}
+                - {protocol: UDP, port: 53}
+            --- stderr
+            note: node n3 does not answer: no agent runs on this node
+            note: the policies deny connections that agents did not report: repeat the command when all agents report them
+            2 recorded flows tested against the policies: all are allowed
+            --- exit 0
+        "#]],
+    );
+
+    // The agents have printed their flows, and report no others.
+    let output = weir(&format!("recommend -n shop --kubeconfig {kubeconfig}"));
+    check(
+        &output,
+        expect![[r#"
+            --- stderr
+            note: node n3 does not answer: no agent runs on this node
+            note: the policies deny connections that agents did not report: repeat the command when all agents report them
+            error: the agents report no usable flow of a pod for which to recommend a policy
+            hint: wait until the pods have connected, and check that -n, --context and --agent-namespace select the right pods and agents
+            --- exit 2
+        "#]],
+    );
+    let output = weir("recommend -f examples/shop/manifests");
+    check(
+        &output,
+        expect![[r#"
+        --- stderr
+        error: there are no observed flows
+        hint: record some with `weir flows -o json`, and give the file with --flows; or derive policies from manifests alone with --from-manifests
+        --- exit 2
+    "#]],
+    );
+    let output = weir("recommend");
+    check(
+        &output,
+        expect![[r#"
+        --- stderr
+        error: there is no kubeconfig
+        hint: give manifests with -f PATH, or set --kubeconfig PATH or KUBECONFIG
+        --- exit 2
+    "#]],
+    );
 }
