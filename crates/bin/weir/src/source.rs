@@ -202,6 +202,11 @@ impl SourceArgs {
         self.files.is_empty() && self.kustomizations.is_empty()
     }
 
+    /// Whether an argument names manifests or a cluster.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.reads_cluster() || self.live.kubeconfig.is_some() || self.live.context.is_some()
+    }
+
     /// The paths of the manifests; none for a cluster.
     pub(crate) fn paths(&self) -> &[PathBuf] {
         &self.files

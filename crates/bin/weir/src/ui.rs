@@ -3,6 +3,7 @@
 mod drops;
 mod flows;
 mod live;
+mod recorded;
 mod session;
 
 use std::{io::Write, path::PathBuf, sync::Arc};
@@ -23,7 +24,8 @@ use session::Session;
 /// a change before it is applied. The printed address contains a token, which gives access. The page
 /// loads nothing from other servers, and changes nothing in the cluster.
 ///
-/// With --flows, it also shows which of the allowed connections were used. With --live, it shows the
+/// With --flows, it also shows which of the allowed connections were used. A recording without manifests
+/// and without a cluster shows the observed connections only. With --live, it shows the
 /// flows and the dropped packets of the agents as they arrive. It then runs `weir flows` and `weir
 /// drops` in the pods of the agents, which needs `create` on pods/exec in their namespace.
 ///
@@ -31,7 +33,7 @@ use session::Session;
 /// input to its end first.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page\n  weir ui --live"
+    after_help = "Examples:\n  weir ui -f examples/shop/manifests\n  weir ui -f examples/shop/manifests --export page\n  weir ui --flows flows.jsonl\n  weir ui --live"
 )]
 pub(crate) struct UiCommand {
     #[command(flatten)]
@@ -54,7 +56,7 @@ struct UiInput {
     #[command(flatten)]
     ingress: IngressArgs,
     /// Observed flows: a file of `weir flows -o json`, or `-` for standard input. The policies come from
-    /// manifests or the cluster
+    /// manifests, or from the cluster of --context or --kubeconfig
     #[arg(long, value_name = "PATH")]
     flows: Option<PathBuf>,
     /// Show the flows and the dropped packets of all agents of the cluster as they arrive
@@ -82,7 +84,7 @@ impl UiCommand {
         let purpose = if self.export.is_some() { Purpose::Export } else { Purpose::Serve };
         let session = Session::load(self.input.clone(), purpose)?;
         if let Some(folder) = &self.export {
-            weir_web::export(folder, &session, &session.page().requests())?;
+            weir_web::export(folder, &session, &session.content().requests())?;
             writeln!(out, "{}", folder.join("index.html").display())?;
             return Ok(Exit::Yes);
         }

@@ -8,7 +8,7 @@ import { matrixView } from './matrix.js';
 import { model, setOverview } from './model.js';
 import { policiesView, showPolicy } from './policies.js';
 import { addChange, whatIfView } from './whatif.js';
-import { flowsView, forgetFlows } from './flows.js';
+import { flowsView, forgetFlows, showObserved } from './flows.js';
 import { dropsView } from './drops.js';
 import { hasLinkedText } from './link.js';
 import { inputView, openLinked } from './playground.js';
@@ -17,8 +17,8 @@ const TABS = [
   isPlayground && { id: 'input', title: 'Manifests', show: inputView },
   { id: 'map', title: 'Map', show: mapView },
   { id: 'matrix', title: 'Matrix', show: matrixView },
-  { id: 'policies', title: 'Policies', show: policiesView },
-  { id: 'whatif', title: 'What if', show: whatIfView },
+  { id: 'policies', title: 'Policies', show: policiesView, needsPolicies: true },
+  { id: 'whatif', title: 'What if', show: whatIfView, needsPolicies: true },
   !isPlayground && { id: 'flows', title: 'Flows', show: flowsView },
   !isPlayground && { id: 'drops', title: 'Drops', show: dropsView },
 ].filter(Boolean);
@@ -57,7 +57,7 @@ async function attempt(action) {
 function drawTabs() {
   fill(tabList, TABS.map((tab) => element('button', { type: 'button', role: 'tab', id: `tab-${tab.id}`, aria: { controls: 'view', selected: 'false' }, on: { click: () => showTab(tab.id) } }, tab.title)));
   tabList.addEventListener('keydown', (event) => {
-    arrowKeys(event, [...tabList.children], TABS.length);
+    arrowKeys(event, [...tabList.children].filter((tab) => !tab.hidden), TABS.length);
     if (event.key.startsWith('Arrow')) document.activeElement.click();
   });
 }
@@ -66,10 +66,13 @@ function drawTabs() {
 function showSummary(overview) {
   setOverview(overview);
   forgetFlows();
-  const { counts, title, version } = overview;
+  const { counts, title, version, hasPolicies, notice } = overview;
   document.title = `${title} · weir`;
   document.getElementById('source').textContent = title;
-  const words = [plural(counts.namespaces, 'namespace'), plural(counts.workloads, 'workload'), plural(counts.pods, 'pod'), plural(counts.policies, 'policy'),
+  document.getElementById('notice').textContent = notice ?? '';
+  document.getElementById('notice').hidden = notice === undefined;
+  for (const tab of TABS.filter(({ needsPolicies }) => needsPolicies)) document.getElementById(`tab-${tab.id}`).hidden = !hasPolicies;
+  const words = [plural(counts.namespaces, 'namespace'), plural(counts.workloads, 'workload'), hasPolicies && plural(counts.pods, 'pod'), hasPolicies && plural(counts.policies, 'policy'),
     counts.errors > 0 && plural(counts.errors, 'error'), counts.warnings > 0 && plural(counts.warnings, 'warning')].filter(Boolean);
   fill(document.getElementById('status'), element('span', {}, words.join(' · ')), overview.notes.map((note) => element('span', { class: 'faint' }, note)), element('span', { class: 'spacer' }), element('span', { class: 'faint' }, `weir ${version}`));
 }
@@ -109,6 +112,7 @@ function setUpTheme() {
 
 onSignal('tab', (id) => showTab(id));
 onSignal('overview', showSummary);
+onSignal('observed', (ends) => attempt(() => showObserved(ends)));
 onSignal('policy', (id) => attempt(() => showPolicy(id)));
 onSignal('policies', (filter) => { closePanel(); showTab('policies', filter); });
 onSignal('panel', ({ heading, content }) => openPanel(heading, ...content));

@@ -29,7 +29,11 @@ export function closePanel() {
 
 /// Shows one connection: its ports, and the explanation of one of them.
 export function showConnection(from, to, cell) {
-  const { ends } = model.overview;
+  const { ends, hasPolicies } = model.overview;
+  if (!hasPolicies) {
+    signal('observed', [from, to]);
+    return;
+  }
   const result = element('div', { class: 'explanation', aria: { live: 'polite' } });
   const buttons = cell.ports.map((port) => element('button', {
     type: 'button', class: `port ${port.open}`, aria: { pressed: 'false' },
@@ -52,7 +56,8 @@ export function showConnection(from, to, cell) {
 
 const PORT_SIGNS = { yes: '✓', no: '✗', partly: '◐', other: '✓' };
 
-function name(end) {
+/// The name of a row, with its namespace and kind in another colour.
+export function name(end) {
   const parts = end.name.split('/');
   return element('span', {}, parts.length > 1 && element('span', { class: 'faint' }, `${parts.slice(0, -1).join('/')}/`), parts.at(-1));
 }

@@ -50,11 +50,29 @@ export async function liveView(container, list, table) {
 async function update(view) {
   const { list, table, content } = view;
   clearTimeout(list.timer);
-  const answer = await ask({ kind: list.kind, after: list.last });
+  const { answer, added } = await readAnswer(list, table);
   if (!answer.available) {
     fill(content, table.missing());
     return;
   }
+  showState(view, answer);
+  if (added > 0 || content.childElementCount === 0) drawEntries(view);
+  const isLive = !isStatic && (answer.isLive ?? true);
+  const isOver = list.paused || (!isLive && !answer.more);
+  if (!isOver && content.isConnected) list.timer = setTimeout(() => poll(view), answer.more ? 0 : POLL_INTERVAL);
+}
+
+/// All entries that there are now.
+export async function readEntries(list, table) {
+  let more = true;
+  while (more) more = (await readAnswer(list, table)).answer.more;
+  return [...list.entries.values()];
+}
+
+/// Reads new entries into the list. Returns the answer and the number of entries in it.
+async function readAnswer(list, table) {
+  const answer = await ask({ kind: list.kind, after: list.last });
+  if (!answer.available) return { answer, added: 0 };
   const added = table.entries(answer);
   for (const [key, entry] of added) {
     // The order of a Map is that of the insertion, so that the oldest entry comes first.
@@ -67,11 +85,7 @@ async function update(view) {
   }
   // A static page contains no request after the last answer, so the next one starts again.
   list.last = isStatic && !answer.more ? 0 : answer.last;
-  showState(view, answer);
-  if (added.length > 0 || content.childElementCount === 0) drawEntries(view);
-  const isLive = !isStatic && (answer.isLive ?? true);
-  const isOver = list.paused || (!isLive && !answer.more);
-  if (!isOver && content.isConnected) list.timer = setTimeout(() => poll(view), answer.more ? 0 : POLL_INTERVAL);
+  return { answer, added: added.length };
 }
 
 /// Updates the view, and tries again later if the server does not answer.

@@ -24,6 +24,8 @@ export function mapView(container) {
   if (mapState.overview !== overview) {
     Object.assign(mapState, { overview, selected: null, open: new Set(), cache: [] });
     if (overview.cells !== null) overview.namespaces.forEach((_, at) => mapState.open.add(at));
+    // A recording has few denied connections: only those that were tried.
+    if (!overview.hasPolicies) mapState.show.add('denied');
   }
   mapState.used = overview.used === null ? null : new Set(overview.used.map(([from, to]) => `${from} ${to}`));
   const cards = element('div', { class: 'cards' });
@@ -42,7 +44,7 @@ function toolbar(redraw) {
     mapState.filter = filter.value.trim();
     redraw();
   });
-  const kinds = KINDS.filter(([kind]) => kind !== 'unused' || mapState.used !== null).map(([kind, text]) => {
+  const kinds = KINDS.filter(([kind]) => isKindKnown(kind)).map(([kind, text]) => {
     const box = element('input', { type: 'checkbox', checked: mapState.show.has(kind) });
     box.addEventListener('change', () => {
       if (box.checked) mapState.show.add(kind);
@@ -53,6 +55,12 @@ function toolbar(redraw) {
   });
   const table = element('button', { type: 'button', on: { click: () => signal('tab', 'matrix') } }, 'Show as a table');
   return element('div', { class: 'toolbar' }, filter, element('fieldset', { class: 'kinds' }, element('legend', { class: 'visually-hidden' }, 'Connections to draw'), kinds), element('span', { class: 'spacer' }), table);
+}
+
+/// Whether the input can have connections of a kind.
+function isKindKnown(kind) {
+  if (kind === 'default') return model.overview.hasPolicies;
+  return kind !== 'unused' || mapState.used !== null;
 }
 
 function isShown(at) {
@@ -89,10 +97,10 @@ function moveFocus(event, cards) {
 }
 
 function cardElement(card, select, redraw) {
-  const { namespaces, ends } = model.overview;
+  const { namespaces, ends, hasPolicies } = model.overview;
   const namespace = namespaces[card.at];
   const only = !namespace.isNamespace;
-  const about = only ? '' : `${plural(namespace.ends.length, 'workload')}, ${plural(namespace.policies, 'policy')}`;
+  const about = only ? '' : [plural(namespace.ends.length, 'workload'), hasPolicies && plural(namespace.policies, 'policy')].filter(Boolean).join(', ');
   const head = element('button', {
     type: 'button', class: 'node head', data: { place: card.at },
     title: about, aria: { label: only ? namespace.name : `namespace ${namespace.name}, ${about}` },
@@ -110,8 +118,8 @@ function cardElement(card, select, redraw) {
   };
   const rows = only ? [] : card.rows.map((end) => element('button', {
     type: 'button', class: 'node row', data: { end }, title: ends[end].name,
-    aria: { label: `${ends[end].name}, ${isolation(ends[end])}` }, on: { click: () => choose(end) },
-  }, element('i', { class: `lock ${ends[end].ingress ? 'in' : ''} ${ends[end].egress ? 'out' : ''}` }), element('span', { class: 'label' }, ends[end].label),
+    aria: { label: hasPolicies ? `${ends[end].name}, ${isolation(ends[end])}` : ends[end].name }, on: { click: () => choose(end) },
+  }, hasPolicies && element('i', { class: `lock ${ends[end].ingress ? 'in' : ''} ${ends[end].egress ? 'out' : ''}` }), element('span', { class: 'label' }, ends[end].label),
   ends[end].pods > 1 && element('span', { class: 'count' }, `×${ends[end].pods}`)));
   const more = card.hidden > 0 && element('span', { class: 'more' }, `and ${card.hidden} more`);
   const node = element('div', { class: `card ${only ? 'only' : ''}`, role: 'group', aria: { label: namespace.name } }, head, rows, more);
@@ -137,7 +145,7 @@ function markSelected(cards) {
 
 /// Shows a namespace: its connections to other namespaces.
 function showNamespace(at, redraw) {
-  const { namespaces, links } = model.overview;
+  const { namespaces, links, hasPolicies } = model.overview;
   const isOpen = mapState.open.has(at);
   const toggle = element('button', { type: 'button', on: { click: () => {
     if (mapState.open.has(at)) mapState.open.delete(at);
@@ -150,7 +158,7 @@ function showNamespace(at, redraw) {
     element('tbody', {}, rows.map(([from, to, all, some, none]) => element('tr', {},
       element('td', {}, element('button', { type: 'button', class: 'link', on: { click: () => showPair(from, to) } }, namespaces[from === at ? to : from].name)),
       element('td', { class: 'number' }, String(all)), element('td', { class: 'number' }, String(some)), element('td', { class: 'number' }, String(none)))))));
-  const policies = element('button', { type: 'button', on: { click: () => signal('policies', namespaces[at].name) } }, plural(namespaces[at].policies, 'policy'));
+  const policies = hasPolicies && element('button', { type: 'button', on: { click: () => signal('policies', namespaces[at].name) } }, plural(namespaces[at].policies, 'policy'));
   signal('panel', { heading: `Namespace ${namespaces[at].name}`, content: [element('p', { class: 'buttons' }, toggle, policies),
     table('Leaving', links.filter(([from]) => from === at)), table('Arriving', links.filter(([, to]) => to === at))] });
 }
@@ -236,8 +244,9 @@ async function edgeList(placed) {
 }
 
 function kindOf(from, to, cell) {
-  const { ends } = model.overview;
+  const { ends, hasPolicies } = model.overview;
   if (cell.reach === 'none') return 'denied';
+  if (!hasPolicies) return cell.reach === 'some' ? 'partly' : 'policy';
   if (mapState.used !== null && !mapState.used.has(`${from} ${to}`)) return 'unused';
   if (!ends[to].ingress && !ends[from].egress) return 'default';
   return cell.reach === 'some' ? 'partly' : 'policy';

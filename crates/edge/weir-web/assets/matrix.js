@@ -24,7 +24,9 @@ export async function matrixView(container) {
 }
 
 function legend() {
-  return element('p', { class: 'legend' }, Object.entries(REACH).map(([reach, { sign, word }]) => element('span', {}, element('span', { class: `sign ${reach}` }, sign), ` ${word}`)));
+  const { hasPolicies } = model.overview;
+  const shown = Object.entries(REACH).filter(([reach]) => hasPolicies || reach !== 'notJudged');
+  return element('p', { class: 'legend' }, shown.map(([reach, { sign, word }]) => element('span', {}, element('span', { class: `sign ${reach}` }, sign), ` ${word}`)));
 }
 
 async function drawTable(frame) {
@@ -50,6 +52,11 @@ async function drawPair(frame, from, to) {
   back.focus();
 }
 
+/// A cell without a connection.
+function emptyCell() {
+  return { sign: '·', reach: 'no-cell', label: model.overview.hasPolicies ? 'not evaluated' : 'not observed' };
+}
+
 /// A table of workloads.
 function endTable(from, to, cells) {
   const { ends } = model.overview;
@@ -58,7 +65,7 @@ function endTable(from, to, cells) {
   const columns = to.filter(matches).slice(0, MAX_LINES);
   const cell = (source, target) => {
     const value = cells.get(`${source} ${target}`);
-    if (value === undefined) return { sign: '·', reach: 'no-cell', label: 'not evaluated' };
+    if (value === undefined) return emptyCell();
     const { sign, word } = REACH[value.reach];
     return { sign, reach: value.reach, label: `${word}, ${portText(value)}`, open: () => showConnection(source, target, value) };
   };
@@ -75,7 +82,7 @@ function namespaceTable(frame) {
   const shown = all.slice(0, MAX_LINES);
   const cell = (from, to) => {
     const count = counts.get(`${from} ${to}`);
-    if (count === undefined) return { sign: '·', reach: 'no-cell', label: 'not evaluated' };
+    if (count === undefined) return emptyCell();
     const [open, some, none, unknown] = count;
     const reach = some === 0 && none === 0 && unknown === 0 ? 'all' : open + some === 0 ? (unknown > 0 ? 'notJudged' : 'none') : 'some';
     const label = `${open} of ${plural(open + some + none + unknown, 'connection')} open, ${some} partly`;

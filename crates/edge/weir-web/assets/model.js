@@ -54,10 +54,13 @@ function joined({ cells, rows }) {
   return rows.map(([from, to, cell]) => [from, to, cells[cell]]);
 }
 
-/// The open ports of a cell as a short text.
+/// The open ports of a cell as a short text; for a connection that was only denied, the ports that were tried.
 export function portText(cell) {
-  if (cell.reach === 'none') return 'no port';
+  if (cell.reach === 'none') return model.overview.hasPolicies ? 'no port' : shortList(cell.denied);
   if (cell.reach === 'notJudged') return 'not judged';
-  const open = [...cell.allowed, ...(cell.partly ?? []).map((port) => `${port} (partly)`), ...(cell.otherPorts ?? [])];
-  return open.length > 4 ? `${open.slice(0, 4).join(', ')} and ${open.length - 4} more` : open.join(', ');
+  return shortList([...cell.allowed, ...(cell.partly ?? []).map((port) => `${port} (partly)`), ...(cell.otherPorts ?? [])]);
+}
+
+function shortList(ports) {
+  return ports.length > 4 ? `${ports.slice(0, 4).join(', ')} and ${ports.length - 4} more` : ports.join(', ');
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use weir_flows::{FlowRecord, FlowVerdict, RecordEnd, RecordError, read_records};
 use weir_view::page::Page;
 
-use super::{Purpose, live::LiveState};
+use super::{Purpose, live::LiveState, recorded::RecordedGraph};
 use crate::{failure::Failure, observe::NodeEvent, present::plain::Plain};
 
 /// The most different flows that are kept: those that changed last.
@@ -134,14 +134,14 @@ impl FlowLog {
     }
 
     /// The flows that changed after a number, each with the rows of its ends.
-    pub(super) fn changes(&self, page: &Page, after: u64) -> Value {
+    pub(super) fn changes(&self, row: impl Fn(&RecordEnd) -> Option<usize>, after: u64) -> Value {
         let store = self.lock();
         let mut changed = store.flows.range(after.saturating_add(1)..);
         let mut last = after.min(store.last);
         let mut flows = Vec::new();
         for (number, record) in changed.by_ref().take(MAX_ANSWER) {
             last = *number;
-            let [from, to] = [&record.from, &record.to].map(|end| row(page, end));
+            let [from, to] = [&record.from, &record.to].map(&row);
             let policies: Vec<String> = record.policies.iter().map(ToString::to_string).collect();
             flows.push(json!({
                 "record": record,
@@ -162,6 +162,11 @@ impl FlowLog {
             "wrongLines": {"count": store.wrong_lines.count, "first": store.wrong_lines.first},
             "problems": store.nodes.problems(),
         })
+    }
+
+    /// The graph of the flows, without policies.
+    pub(super) fn graph(&self, title: String, namespace: Option<&str>) -> RecordedGraph {
+        RecordedGraph::new(title, namespace, self.lock().flows.values())
     }
 
     /// The pairs of rows that were seen to connect.
@@ -222,7 +227,7 @@ impl WrongLines {
 }
 
 /// The row of an end of a flow, if the input has it.
-fn row(page: &Page, end: &RecordEnd) -> Option<usize> {
+pub(super) fn row(page: &Page, end: &RecordEnd) -> Option<usize> {
     match end {
         RecordEnd::Workload { namespace, pod, .. } => {
             let by_pod = page.row(&format!("{namespace}/{pod}"));

@@ -6,7 +6,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use weir_kube::{ApiError, ClusterKinds};
+use weir_flows::RecordEnd;
+use weir_kube::ClusterKinds;
 use weir_view::{
     explain::Clusters,
     page::{Page, PageData, PageError, PageOptions, PageRequest},
@@ -15,8 +16,9 @@ use weir_view::{
 use super::{
     Purpose, UiInput,
     drops::DropLog,
-    flows::FlowLog,
+    flows::{self, FlowLog},
     live::{self, LiveAgents},
+    recorded::RecordedGraph,
 };
 use crate::{
     failure::Failure,
@@ -27,58 +29,99 @@ use crate::{
 /// The page about one input.
 pub(super) struct Session {
     input: UiInput,
-    page: RwLock<Arc<Page>>,
+    content: RwLock<Arc<Content>>,
     flows: Option<FlowLog>,
     drops: Option<DropLog>,
+}
+
+/// What the page shows.
+pub(super) enum Content {
+    /// Policies and their effect.
+    Policies(Box<Page>),
+    /// A recording without manifests.
+    Recording(RecordedGraph),
+}
+
+impl Content {
+    /// The requests whose answers a static page contains.
+    pub(super) fn requests(&self) -> Vec<PageRequest> {
+        match self {
+            Content::Policies(page) => page.requests(),
+            Content::Recording(graph) => graph.requests(),
+        }
+    }
+
+    /// The row of an end of a flow.
+    fn row(&self, end: &RecordEnd) -> Option<usize> {
+        match self {
+            Content::Policies(page) => flows::row(page, end),
+            Content::Recording(graph) => graph.row(end),
+        }
+    }
+
+    fn overview(&self, flows: Option<&FlowLog>) -> Value {
+        match self {
+            Content::Policies(page) => page.overview(flows.map(|flows| flows.used(page)).as_ref()),
+            Content::Recording(graph) => graph.overview(),
+        }
+    }
+
+    fn answer(&self, request: &PageRequest) -> anyhow::Result<Value> {
+        match self {
+            Content::Policies(page) => Ok(page.answer(request).transpose()?.unwrap_or_default()),
+            Content::Recording(graph) => Ok(graph.answer(request)?),
+        }
+    }
 }
 
 impl Session {
     /// Reads the input.
     pub(super) fn load(input: UiInput, purpose: Purpose) -> anyhow::Result<Self> {
-        let page = RwLock::new(Arc::new(read(&input)?));
         if input.live {
+            let content = RwLock::new(Arc::new(read(&input, None)?));
             let (flows, drops) = (FlowLog::live(), DropLog::default());
             let agents = match &input.agent {
                 Some(address) => LiveAgents::One(address.clone()),
                 None => LiveAgents::Cluster(input.source.access(), input.agent_namespace.clone()),
             };
             live::start(agents, &flows, &drops);
-            return Ok(Session { input, page, flows: Some(flows), drops: Some(drops) });
+            return Ok(Session { input, content, flows: Some(flows), drops: Some(drops) });
         }
         let flows = input.flows.as_deref().map(|path| FlowLog::open(path, purpose)).transpose()?;
-        Ok(Session { input, page, flows, drops: None })
+        let content = RwLock::new(Arc::new(read(&input, flows.as_ref())?));
+        Ok(Session { input, content, flows, drops: None })
     }
 
-    /// The current page. It stays valid while the input is read again.
-    pub(super) fn page(&self) -> Arc<Page> {
-        Arc::clone(&self.page.read().unwrap_or_else(PoisonError::into_inner))
+    /// The current content. It stays valid while the input is read again.
+    pub(super) fn content(&self) -> Arc<Content> {
+        Arc::clone(&self.content.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn overview(&self, page: &Page) -> Value {
-        page.overview(self.flows.as_ref().map(|flows| flows.used(page)).as_ref())
+    /// Reads the input again.
+    fn reload(&self) -> anyhow::Result<Arc<Content>> {
+        let new = Arc::new(read(&self.input, self.flows.as_ref())?);
+        *self.content.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        Ok(new)
     }
 
     fn try_answer(&self, request: &PageRequest) -> anyhow::Result<Value> {
-        let page = self.page();
+        let content = self.content();
         match request {
-            PageRequest::Overview => Ok(self.overview(&page)),
+            // A page that is opened shows the flows that arrived until then.
+            PageRequest::Overview if matches!(*content, Content::Recording(_)) => {
+                Ok(self.reload()?.overview(self.flows.as_ref()))
+            }
+            PageRequest::Overview => Ok(content.overview(self.flows.as_ref())),
             PageRequest::Flows { after } => Ok(match &self.flows {
-                Some(log) => log.changes(&page, *after),
+                Some(log) => log.changes(|end| content.row(end), *after),
                 None => json!({"available": false}),
             }),
             PageRequest::Drops { after } => Ok(match &self.drops {
                 Some(log) => log.changes(*after),
                 None => json!({"available": false}),
             }),
-            PageRequest::Reload => {
-                let new = Arc::new(read(&self.input)?);
-                *self.page.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-                Ok(self.overview(&new))
-            }
-            other => match page.answer(other) {
-                Some(answer) => Ok(answer?),
-                None => Ok(Value::Null),
-            },
+            PageRequest::Reload => Ok(self.reload()?.overview(self.flows.as_ref())),
+            other => content.answer(other),
         }
     }
 }
@@ -92,15 +135,18 @@ impl PageData for Session {
     }
 }
 
-/// Reads and compiles the input.
-fn read(input: &UiInput) -> anyhow::Result<Page> {
-    let UiInput { source, clusters, ingress, flows, .. } = input;
+/// Reads and compiles the input. A recording without manifests and without a cluster needs neither.
+fn read(input: &UiInput, recording: Option<&FlowLog>) -> anyhow::Result<Content> {
+    let UiInput { source, clusters, ingress, .. } = input;
+    if let Some(flows) = recording
+        && !source.is_given()
+        && clusters.is_empty()
+    {
+        let path = input.flows.as_deref().unwrap_or(Path::new(""));
+        return Ok(Content::Recording(flows.graph(shown(path), source.namespace())));
+    }
     let config = LintConfig::find(None, source.paths())?;
-    let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes);
-    let loaded = loaded.map_err(|error| match flows {
-        Some(_) => beside_recording(error),
-        None => error,
-    })?;
+    let loaded = source.load_clusters(clusters, ClusterKinds::DestinationsAndRoutes)?;
     let options = PageOptions {
         title: title(input),
         namespace: source.namespace().map(str::to_owned),
@@ -111,22 +157,8 @@ fn read(input: &UiInput) -> anyhow::Result<Page> {
         today: lint_config::today(),
     };
     let mut progress = Progress::new("evaluating connections");
-    Ok(Page::new(loaded, options, |done, all| progress.report(done, all))?)
-}
-
-/// Adds to the hint about an unreachable cluster that a recording is not enough.
-fn beside_recording(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast::<Failure>() {
-        Ok(failure) if failure.is::<ApiError>() => {
-            let hint = format!(
-                "{}; a recording has no policies, so --flows needs manifests (-f) or a cluster",
-                failure.hint()
-            );
-            Failure::new(failure, hint).into()
-        }
-        Ok(failure) => failure.into(),
-        Err(error) => error,
-    }
+    let page = Page::new(loaded, options, |done, all| progress.report(done, all))?;
+    Ok(Content::Policies(Box::new(page)))
 }
 
 /// The input, as a user would name it.

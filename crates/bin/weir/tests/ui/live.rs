@@ -8,7 +8,7 @@ use std::{
 use crate::{Ui, agents::FakeCluster, open, webdriver::Browser, weir};
 
 /// A flow record.
-fn flow(from: &str, to: &str, port: u16, verdict: &str, time: &str) -> String {
+pub(crate) fn flow(from: &str, to: &str, port: u16, verdict: &str, time: &str) -> String {
     let end = |name: &str| {
         let parts: Vec<&str> = name.split('/').collect();
         serde_json::json!({"namespace": parts[0], "kind": parts[1], "name": parts[2], "pod": "gone"})

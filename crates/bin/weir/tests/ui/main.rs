@@ -6,6 +6,7 @@
 mod agents;
 mod live;
 mod playground;
+mod recording;
 mod webdriver;
 
 use std::{

@@ -44,6 +44,7 @@ pub(super) fn overview(
     json!({
         "title": title,
         "version": env!("CARGO_PKG_VERSION"),
+        "hasPolicies": true,
         "counts": {
             "pods": world.pods.len(),
             "workloads": matrix.ends.iter().filter(|end| !end.pods.is_empty()).count(),
