@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
 use super::{MapEntry, Tree, TreeValue};
@@ -12,16 +12,42 @@ use super::{MapEntry, Tree, TreeValue};
 /// The line of every part of a tree that was not read from a file.
 const LINE: u32 = 1;
 
+/// The deepest value that is read. Nothing that weir reads is nearly as deep, but users can write
+/// managed fields of any depth: deeper values become null, so that the object stays readable.
+const MAX_DEPTH: usize = 64;
+
 /// Reads a tree straight from the bytes of a response, or from any other serde format. Repeated
 /// keys are kept, as they are in files.
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = deserializer.deserialize_any(ValueVisitor)?;
-        Ok(Tree { line: LINE, value })
+        ValueVisitor { depth: 0 }.deserialize(deserializer)
     }
 }
 
-struct ValueVisitor;
+/// Reads a value at a depth.
+#[derive(Clone, Copy)]
+struct ValueVisitor {
+    depth: usize,
+}
+
+impl ValueVisitor {
+    fn inner(self) -> Self {
+        ValueVisitor { depth: self.depth + 1 }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ValueVisitor {
+    type Value = Tree;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        let value = if self.depth > MAX_DEPTH {
+            IgnoredAny::deserialize(deserializer).map(|_| TreeValue::Null)?
+        } else {
+            deserializer.deserialize_any(self)?
+        };
+        Ok(Tree { line: LINE, value })
+    }
+}
 
 impl<'de> Visitor<'de> for ValueVisitor {
     type Value = TreeValue;
@@ -71,7 +97,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<TreeValue, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
+        while let Some(item) = seq.next_element_seed(self.inner())? {
             items.push(item);
         }
         Ok(TreeValue::Seq(items))
@@ -79,7 +105,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TreeValue, A::Error> {
         let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry()? {
+        while let Some(key) = map.next_key()? {
+            let value = map.next_value_seed(self.inner())?;
             entries.push(MapEntry { key, written: None, line: LINE, value });
         }
         Ok(TreeValue::Map(entries))
@@ -109,10 +136,21 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_key_is_kept_and_deep_nesting_is_an_error() {
+    fn a_repeated_key_is_kept_and_deep_nesting_is_cut_off() {
         let repeated: Tree = serde_json::from_str(r#"{"a": 1, "a": 2}"#).unwrap();
         assert_eq!(repeated.entries().len(), 2);
-        let deep = "[".repeat(1000) + &"]".repeat(1000);
-        assert!(serde_json::from_str::<Tree>(&deep).is_err());
+        for (open, close) in [("[", "]"), ("{\"f:a\":", "}")] {
+            let deep = open.repeat(100_000) + "1" + &close.repeat(100_000);
+            let tree: Tree = serde_json::from_str(&format!("[{deep},7]")).unwrap();
+            assert_eq!(tree.items()[1].written(), Some("7"));
+            let mut values = vec![&tree];
+            let mut depth = 0;
+            while let Some(value) = values.pop() {
+                depth += 1;
+                values.extend(value.items().first());
+                values.extend(value.entries().first().map(|entry| &entry.value));
+            }
+            assert_eq!(depth, MAX_DEPTH + 2);
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::{
     list::{ListPage, Unread},
     list_stream::ListHead,
     request::MAX_OBJECT_BYTES,
+    without_managed_fields,
 };
 use crate::WireObject;
 
@@ -173,7 +174,10 @@ impl JsonList {
 }
 
 fn parse<R: WireObject>(bytes: &[u8], types: &TypeMeta) -> Result<R, String> {
-    let mut object: R = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let mut object: R = serde_json::from_slice(bytes).or_else(|error: serde_json::Error| {
+        let tree = serde_json::from_slice(bytes).ok();
+        tree.and_then(|tree| without_managed_fields(&tree)).ok_or_else(|| error.to_string())
+    })?;
     check_kind(&object, types)?;
     object.complete(types);
     Ok(object)
@@ -184,7 +188,7 @@ mod tests {
     use weir_api::Tree;
 
     use super::*;
-    use crate::kind;
+    use crate::{KubeObject, kind};
 
     /// The version, and the names of the pods, if these pieces are a complete list.
     fn parse<'a>(
@@ -226,6 +230,20 @@ mod tests {
                 assert!(parse([&text.as_bytes()[..end]]).is_err(), "{end}");
             }
         }
+    }
+
+    #[test]
+    fn managed_fields_of_one_object_do_not_make_the_list_unreadable() {
+        let deep = "[".repeat(500) + &"]".repeat(500);
+        let fields = format!(r#"[{{"time":"9999-12-31T23:59:59Z","fieldsV1":{deep}}}]"#);
+        let object = format!(r#"{{"metadata":{{"name":"b","managedFields":{fields}}}}}"#);
+        let text = format!(
+            r#"{{"kind":"PodList","metadata":{{"resourceVersion":"9"}},"items":[{object}]}}"#
+        );
+        assert_eq!(parse([text.as_bytes()]).unwrap().1, ["b"]);
+        let (mut list, types) = (JsonList::default(), kind::PODS.type_meta("v1"));
+        list.buffer.extend_from_slice(text.as_bytes());
+        assert_eq!(list.objects::<KubeObject>(&types, 1).unwrap().len(), 1);
     }
 
     #[test]

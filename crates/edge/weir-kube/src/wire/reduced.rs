@@ -219,7 +219,8 @@ impl MapBuilder {
         Ok(())
     }
 
-    /// A time in seconds. The API server has no fractions of them in these fields.
+    /// A time in seconds. The API server has no fractions of them in these fields. Users can write the
+    /// times of managed fields: one that has no text form stays a number.
     fn time(&mut self, key: &str, value: Field<'_>) -> Result<(), Malformed> {
         let mut seconds = None;
         message(value)?.each(|field, value| {
@@ -230,8 +231,8 @@ impl MapBuilder {
         })?;
         // An empty message is the zero time, which JSON leaves out.
         if let Some(seconds) = seconds {
-            let time = Timestamp::from_second(seconds).map_err(|_| Malformed)?;
-            self.put(key, string(&time.to_string()));
+            let time = Timestamp::from_second(seconds).map(|time| time.to_string());
+            self.put(key, string(&time.unwrap_or_else(|_| seconds.to_string())));
         }
         Ok(())
     }
@@ -281,7 +282,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::wire::protobuf::tests::bytes;
+    use crate::wire::{protobuf::tests::bytes, written};
 
     /// A pod as an API server encodes it, with empty and unknown fields.
     pub(in crate::wire) fn pod(name: &str, version: &str) -> Vec<u8> {
@@ -322,6 +323,28 @@ pub(super) mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
         });
         assert_eq!(object("Pod", &pod("a", "7")), Ok(Tree::from(&expected)));
+    }
+
+    #[test]
+    fn a_time_of_any_year_leaves_the_object_readable() {
+        for seconds in [253_402_300_799_i64, i64::MAX, i64::MIN] {
+            let mut time = vec![0x08];
+            let mut rest = seconds.cast_unsigned();
+            while rest >= 0x80 {
+                time.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            time.push(rest as u8);
+            let manager = [vec![0x8a, 0x01, time.len() as u8 + 2], bytes(4, &time)].concat();
+            let metadata = [bytes(1, b"a"), bytes(9, &time), manager].concat();
+            let pod = object("Pod", &bytes(1, &metadata)).unwrap();
+            let time = json!(seconds.to_string());
+            let expected = json!({
+                "name": "a", "deletionTimestamp": time, "managedFields": [{"time": time}],
+            });
+            assert_eq!(pod.get("metadata"), Some(&Tree::from(&expected)));
+            assert_eq!(written(&pod), None);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{
     WatchEvent, check_kind,
     protobuf::{Field, Fields, MAGIC, Malformed, message, text},
     request::{ApiStatus, MAX_OBJECT_BYTES},
+    without_managed_fields,
 };
 use crate::{ApiError, WireObject};
 
@@ -113,7 +114,11 @@ fn parse_line<R: WireObject>(
         let Of { object } = serde_json::from_slice::<Of<ApiStatus>>(line).map_err(parse_error)?;
         return Err(object.into_error("watch", resource));
     }
-    let Of { mut object } = serde_json::from_slice::<Of<R>>(line).map_err(parse_error)?;
+    let parsed = serde_json::from_slice(line).map(|Of { object }| object);
+    let mut object: R = parsed.or_else(|error| {
+        let tree = serde_json::from_slice(line).map(|Of { object }| object).ok();
+        tree.and_then(|tree| without_managed_fields(&tree)).ok_or_else(|| parse_error(error))
+    })?;
     check_kind(&object, types).map_err(|message| garbled(resource, &message))?;
     object.complete(types);
     event(&r#type, object, resource)
@@ -207,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        kind,
+        KubeObject, kind,
         wire::{protobuf::tests::bytes as field, reduced::tests::pod},
     };
 
@@ -291,6 +296,26 @@ mod tests {
         let status = [field(3, b"too old"), field(5, &[0x28, 7]), vec![0x30, 0x9a, 0x03]].concat();
         let gone = parse(Framing::Lengths, &encoded("ERROR", "Status", &status));
         assert!(matches!(gone, Err(ApiError::Gone { .. })), "{gone:?}");
+    }
+
+    #[test]
+    fn managed_fields_of_any_form_leave_the_object_readable() {
+        let deep = "{\"f:a\":".repeat(500) + "{}" + &"}".repeat(500);
+        let fields = format!(r#"[{{"time":"9999-12-31T23:59:59Z","fieldsV1":{deep}}}]"#);
+        let metadata = format!(r#"{{"name":"web","managedFields":{fields}}}"#);
+        let object = format!(r#"{{"metadata":{metadata},"spec":{{"nodeName":"n1"}}}}"#);
+        let text = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+        let event = line(&text).unwrap();
+        let WatchEvent::Put(tree) = event else { panic!("{event:?}") };
+        assert_eq!(tree.path(&["spec", "nodeName"]).and_then(Tree::text), Some("n1"));
+        let types = kind::PODS.type_meta("v1");
+        let event = Frames::new(Framing::Lines).parse(text.as_bytes(), &types, "pods").unwrap();
+        let WatchEvent::<KubeObject>::Put(typed) = event else { panic!("{event:?}") };
+        assert_eq!(typed.data["spec"]["nodeName"], "n1");
+        // Other fields of this form are an error.
+        let broken = text.replace("managedFields", "labels");
+        let event = Frames::new(Framing::Lines).parse::<KubeObject>(broken.as_bytes(), &types, "");
+        assert!(event.is_err());
     }
 
     #[test]

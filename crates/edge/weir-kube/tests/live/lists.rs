@@ -1,9 +1,12 @@
 //! Lists in the form of protocol buffers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_cluster::Fault;
+use weir_model::{Key, PolicyKind};
 
-use crate::{cluster, namespace, observer::Observer, pods_of};
+use crate::{
+    cluster, namespace, observer::Observer, pod, pod_key, pods_of, policies_of, policy, policy_id,
+};
 
 /// Followers that get JSON and protocol buffers get the same objects.
 #[test]
@@ -84,4 +87,44 @@ fn protocol_buffers_have_the_objects_of_json() {
     assert_eq!(ours(json), ours(protobuf));
     let (pods, ..) = ours(protobuf);
     assert_eq!((pods[0].addresses.len(), pods[0].ports.len()), (2, 2));
+}
+
+/// A user can write managed fields with a time of any year, and of any depth.
+#[test]
+fn managed_fields_of_a_user_leave_other_objects_readable() {
+    let cluster = cluster();
+    namespace(cluster, "managed", json!({}));
+    let mut deep = json!({});
+    for _ in 0..200 {
+        deep = json!({ "f:a": deep });
+    }
+    let managed = |fields: Value| {
+        json!([{
+            "manager": "user", "operation": "Update", "apiVersion": "v1",
+            "time": "9999-12-31T23:59:59Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": fields},
+        }])
+    };
+    cluster.create(&pods_of("managed"), &pod("far")).unwrap();
+    let fields = managed(json!({"f:labels": {"f:app": {}}}));
+    let path = format!("{}/far", pods_of("managed"));
+    let stored = cluster.patch(&path, &json!({"metadata": {"managedFields": fields}})).unwrap();
+    let times = stored["metadata"]["managedFields"].to_string();
+    assert!(times.contains("9999-12-31T23:59:59Z"), "{times}");
+    cluster.create(&policies_of("managed"), &policy("deep", "web")).unwrap();
+    let mut fields = managed(deep);
+    fields[0]["apiVersion"] = "networking.k8s.io/v1".into();
+    let path = format!("{}/deep", policies_of("managed"));
+    // The client of the test cannot parse the answer.
+    _ = cluster.patch(&path, &json!({"metadata": {"managedFields": fields}}));
+    let stored = cluster.get(&path).unwrap();
+    assert_eq!(stored.as_str().unwrap().matches("f:a").count(), 200);
+    let keys = [
+        pod_key("managed", "far"),
+        Key::Policy(policy_id(PolicyKind::NetworkPolicy, "managed", "deep")),
+    ];
+    let mut observer = Observer::start(cluster.admin());
+    observer.until("both objects", |observer| {
+        keys.iter().all(|key| observer.put.contains(key)) && observer.in_sync
+    });
+    assert_eq!(observer.unread, []);
 }
