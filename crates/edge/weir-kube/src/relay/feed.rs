@@ -149,7 +149,7 @@ impl ObjectSink for FeedSink {
 
     async fn complete_list(&mut self, version: &'static str) -> Result<(), Closed> {
         let gone = self.cache.complete_list();
-        if !gone.is_empty() && self.cache.is_empty() && !self.kind.is_optional() {
+        if !gone.is_empty() && self.cache.is_empty() {
             let name = self.kind.resource().name();
             return self
                 .send(FeedEvent::Reset(format!("the API server lists no {name} any more")))
@@ -231,6 +231,38 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// The events of a sink that has one admin policy, when a list in this version has none.
+    fn emptied(version: &'static str) -> Vec<FeedEvent> {
+        let (kind, (out, mut events)) = (ModelKind::AdminNetworkPolicy, mpsc::channel(16));
+        let mut sink = FeedSink { position: 3, kind, cache: VersionCache::new(kind), out };
+        let policy = Tree::from(&json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
+            "metadata": {"name": "guard", "resourceVersion": "7"},
+            "spec": {"priority": 1, "subject": {"namespaces": {}}},
+        }));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let done = runtime.block_on(async {
+            sink.begin_list();
+            let item = sink.convert(policy);
+            sink.page(vec![item]).await?;
+            sink.complete_list("v1alpha1").await?;
+            sink.begin_list();
+            sink.complete_list(version).await
+        });
+        assert!(done.is_ok());
+        std::iter::from_fn(|| events.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn a_kind_without_objects_or_without_its_definition_makes_the_relay_start_again() {
+        for version in ["v1alpha1", ""] {
+            let events = emptied(version);
+            assert!(matches!(events.last(), Some(FeedEvent::Reset(_))), "{events:?}");
+            let is_removal = |event: &FeedEvent| matches!(event, FeedEvent::Remove(..));
+            assert!(!events.iter().any(is_removal), "{events:?}");
+        }
+    }
 
     #[test]
     fn a_policy_keeps_what_agents_read() {
