@@ -16,8 +16,12 @@ use weir_kube::{
 
 use crate::span::{FrameBytes, Refusal, Spans};
 
-/// The most objects and commits that wait for one agent. An agent that is slower must list again.
+/// The most objects and commits that wait for one agent before another transaction. An agent that is
+/// slower must list again.
 const MAX_WAITING: usize = 16_384;
+/// The most objects for which one transaction counts. A large one is no sign that agents are slow, and
+/// neither is one that follows it at once.
+const MAX_COUNTED: usize = MAX_WAITING / 2;
 
 /// How long a relay that cannot follow a kind keeps its agents.
 const MAX_FAILING: Duration = Duration::from_secs(15);
@@ -28,7 +32,7 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Frames on their way to an agent.
 pub(crate) struct Delivery {
     pub(crate) frames: Vec<FrameBytes>,
-    /// The objects and commits in these frames.
+    /// The objects and commits for which it counts.
     count: usize,
     waiting: Arc<AtomicUsize>,
 }
@@ -293,9 +297,9 @@ impl State {
 
     /// Queues frames for an agent. Returns their bytes; `None` if the agent is gone or too slow.
     fn deliver(&mut self, slot: usize, frames: Vec<FrameBytes>) -> Option<u64> {
-        let (receiver, count) = (self.receivers.get(&slot)?, frames.len());
-        let waiting = receiver.waiting.clone();
-        if waiting.fetch_add(count, Ordering::Relaxed) + count > MAX_WAITING {
+        let receiver = self.receivers.get(&slot)?;
+        let (count, waiting) = (frames.len().min(MAX_COUNTED), receiver.waiting.clone());
+        if waiting.fetch_add(count, Ordering::Relaxed) >= MAX_WAITING {
             self.counters.slow += 1;
             self.receivers.remove(&slot);
             self.spans.detach(slot);

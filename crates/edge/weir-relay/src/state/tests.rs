@@ -112,6 +112,31 @@ fn an_agent_that_reads_is_not_too_slow() {
 }
 
 #[test]
+fn one_transaction_of_any_size_does_not_make_an_agent_slow() {
+    let (shared, feed) = relay();
+    let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
+    let slot = *shared.state().receivers.keys().next().unwrap();
+    let frame = FrameBytes::from(commit_frame(&SyncPoint::default()));
+    let mut sent = 0;
+    for _ in 0..2 {
+        assert!(shared.state().deliver(slot, vec![frame.clone(); 2 * MAX_WAITING]).is_some());
+        sent += 1;
+    }
+    assert_eq!(shared.state().counters.slow, 0);
+    while deliveries.try_recv().is_ok() {
+        sent -= 1;
+    }
+    assert_eq!((sent, shared.state().receivers[&slot].waiting.load(Ordering::Relaxed)), (0, 0));
+    // Those that follow without an end do.
+    assert!(
+        (0..3).any(|_| {
+            shared.state().deliver(slot, vec![frame.clone(); 2 * MAX_WAITING]).is_none()
+        })
+    );
+    assert_eq!(shared.state().counters.slow, 1);
+}
+
+#[test]
 fn transactions_are_counted_without_lists_and_heartbeats() {
     let (shared, feed) = relay();
     let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
