@@ -208,6 +208,10 @@ impl ObjectSink for &mut ModelSink {
         self.cache.lower(object)
     }
 
+    fn can_have_objects(&self) -> bool {
+        !self.cache.is_empty()
+    }
+
     fn begin_list(&mut self) {
         self.cache.begin_list();
     }

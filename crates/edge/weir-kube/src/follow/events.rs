@@ -68,6 +68,11 @@ impl<R: WireObject, T: Send, M: Send> ObjectSink for Collector<R, T, M> {
         Item::from_object(object, self.read)
     }
 
+    /// The follower is their only source, and knows.
+    fn can_have_objects(&self) -> bool {
+        false
+    }
+
     fn begin_list(&mut self) {
         self.listed.clear();
     }

@@ -173,11 +173,11 @@ impl<S: ObjectSink> Follower<S> {
         }
         let since = self.missing_since.get_or_insert_with(Instant::now);
         let is_past_grace = since.elapsed() >= self.policy.absence_grace;
-        let was_served = !self.served.is_empty();
+        let has_objects = !self.served.is_empty() || self.sink.can_have_objects();
         match wire::definition(client, &self.spec).await {
             // Without the right to read definitions, the follower waits for the grace period. This
             // proves too little to remove objects.
-            Err(ApiError::Forbidden { .. }) if is_past_grace && !was_served => {
+            Err(ApiError::Forbidden { .. }) if is_past_grace && !has_objects => {
                 self.not_installed().await?;
             }
             Err(ApiError::Forbidden { .. }) if is_past_grace => return Err(missing.into()),

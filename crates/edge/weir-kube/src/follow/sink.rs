@@ -25,6 +25,10 @@ pub(crate) trait ObjectSink {
     /// invalid, so that this must not change what the sink knows.
     fn convert(&mut self, object: Self::Raw) -> Self::Item;
 
+    /// Whether the sink, or a receiver of its events, can have objects of the kind, from whichever
+    /// source.
+    fn can_have_objects(&self) -> bool;
+
     /// A list begins. It replaces a list that was not completed.
     fn begin_list(&mut self);
     /// The objects of one page.

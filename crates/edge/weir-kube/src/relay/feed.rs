@@ -135,6 +135,11 @@ impl ObjectSink for FeedSink {
         Some((self.cache.lower(object)?, json))
     }
 
+    /// Agents can have objects of any kind from another relay.
+    fn can_have_objects(&self) -> bool {
+        true
+    }
+
     fn begin_list(&mut self) {
         self.cache.begin_list();
     }

@@ -12,12 +12,16 @@ use std::{
 use serde_json::{Value, json};
 
 /// The path of each collection, and the kind of its objects.
-const COLLECTIONS: [(&str, &str); 4] = [
+const COLLECTIONS: [(&str, &str); 5] = [
     ("/api/v1/namespaces", "Namespace"),
     ("/api/v1/nodes", "Node"),
     ("/api/v1/pods", "Pod"),
     ("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicy"),
+    ("/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies", ADMIN),
 ];
+
+/// A kind that is served from its first object on.
+pub(crate) const ADMIN: &str = "AdminNetworkPolicy";
 
 #[derive(Default)]
 struct Store {
@@ -27,6 +31,9 @@ struct Store {
     lists: usize,
     reviews: usize,
     is_cut: bool,
+    serves_admin: bool,
+    /// Whether definitions cannot be read.
+    hides_definitions: bool,
     /// The kind that cannot be listed or watched.
     forbidden: Option<&'static str>,
 }
@@ -57,6 +64,7 @@ impl Api {
     pub(crate) fn put(&self, kind: &str, mut object: Value) {
         let kind = COLLECTIONS.iter().find(|(_, known)| *known == kind).unwrap().1;
         let mut store = self.shared.0.lock().unwrap();
+        store.serves_admin |= kind == ADMIN;
         store.version += 1;
         object["metadata"]["resourceVersion"] = store.version.to_string().into();
         let (version, key) = (store.version, (kind, key(&object)));
@@ -87,6 +95,13 @@ impl Api {
     /// Refuses requests for a kind from now on. Open watches go on.
     pub(crate) fn forbid(&self, kind: Option<&'static str>) {
         self.shared.0.lock().unwrap().forbidden = kind;
+    }
+
+    /// Serves no admin policies from now on, as right after a start, and no definitions. Open watches
+    /// go on.
+    pub(crate) fn hide_admin_policies(&self) {
+        let mut store = self.shared.0.lock().unwrap();
+        (store.serves_admin, store.hides_definitions) = (false, true);
     }
 
     /// Answers nothing from now on, or again.
@@ -136,12 +151,22 @@ fn serve(shared: &(Mutex<Store>, Condvar), stream: TcpStream) -> std::io::Result
             answer(&mut out, 201, &reviewed(review))?;
             continue;
         }
-        let Some((_, kind)) = COLLECTIONS.iter().find(|(known, _)| *known == path) else {
+        let (serves_admin, hides_definitions) = {
+            let store = shared.0.lock().unwrap();
+            (store.serves_admin, store.hides_definitions)
+        };
+        let mut served = COLLECTIONS.iter().filter(|(_, kind)| serves_admin || *kind != ADMIN);
+        let Some((_, kind)) = served.find(|(known, _)| *known == path) else {
             let name = path.rsplit('/').next().unwrap_or_default();
             let status = json!({"kind": "Status", "code": 404, "reason": "NotFound",
                 "message": "not found", "details": {"name": name}});
             // Only the definitions are served, and none exists.
             let is_definition = path.contains("/customresourcedefinitions/");
+            if is_definition && hides_definitions {
+                let status = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "forbidden"});
+                answer(&mut out, 403, &status)?;
+                continue;
+            }
             answer(&mut out, 404, if is_definition { &status } else { &Value::Null })?;
             continue;
         };

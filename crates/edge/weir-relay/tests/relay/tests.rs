@@ -10,7 +10,7 @@ use weir_model::{Change, World};
 
 use crate::{
     agent::Agent,
-    api::Api,
+    api::{ADMIN, Api},
     process::{Files, Relay, free_address},
 };
 
@@ -184,6 +184,32 @@ fn changes_wait_until_the_api_server_lists_all_kinds() {
     agent.until("all changes", |agent| agent.pods() == ["db", "idle", "late"]);
     assert_eq!((agent.world.policies.len(), agent.removed.len()), (2, 1), "{:?}", agent.removed);
     agent.until("no reason", |agent| agent.unread.is_empty());
+}
+
+/// Without the right to read definitions, absence proves too little to remove what a relay sent.
+#[test]
+fn a_kind_that_the_api_server_does_not_serve_keeps_the_objects_of_a_relay() {
+    let (api, files, address) = (cluster(), Files::new(), free_address());
+    api.put(
+        ADMIN,
+        json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": ADMIN,
+            "metadata": {"name": "guard"},
+            "spec": {"priority": 1, "subject": {"namespaces": {}}},
+        }),
+    );
+    let relay = Relay::start(&api, &files, address);
+    let mut agent = Agent::start(&api, &files, "n1", "agent-n1", &[address], SHORT);
+    agent.until("the relay", |agent| agent.server.starts_with("relay"));
+    agent.until("only the span", |agent| agent.pods() == ["db", "web"]);
+    assert_eq!(agent.world.policies.len(), 2);
+    agent.removed.clear();
+    api.hide_admin_policies();
+    drop(relay);
+    agent.until("the reason", |agent| agent.unread.contains(&"waiting"));
+    // Longer than the grace period.
+    agent.linger(Duration::from_secs(2));
+    assert_eq!((agent.world.policies.len(), agent.removed.len()), (2, 0), "{:?}", agent.removed);
 }
 
 #[test]
