@@ -75,7 +75,7 @@ pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
 pub use relay::{
     ClusterFeed, FeedEvent, FramePacker, RelayOptions, RelayTimes, SyncPoint, Version, begin_frame,
-    commit_frame, put_frame, remove_frame,
+    commit_frame, put_frame, remove_frame, seen_frame,
 };
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};

@@ -7,7 +7,7 @@ use weir_model::{Change, Finding, Severity};
 use weir_runtime::SourceEvent;
 
 use crate::{
-    Access, ApiClient, ClusterKinds, Resource, RetryPolicy,
+    Access, ApiClient, ClusterKinds, Resource, RetryPolicy, WireObject as _,
     batch::{Batch, FollowerMessage, send_batches},
     follow::{Closed, Follower, ObjectSink, Problem},
     kind::ModelKind,
@@ -173,6 +173,16 @@ impl ModelSink {
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = point;
     }
 
+    /// Counts a version before its object takes effect: the source can end before it has reached the
+    /// version, and an older source must not follow.
+    fn see(&self, version: u64) {
+        if let Some(kind) = self.position() {
+            let mut point = self.sync_point();
+            point.set(kind, version.max(point.version(kind)));
+            self.set_sync_point(point);
+        }
+    }
+
     fn queue_changes(&mut self, changes: Vec<Change>, written: Option<SystemTime>) {
         self.queue_findings_if_changed();
         if !changes.is_empty() {
@@ -222,6 +232,7 @@ impl ObjectSink for &mut ModelSink {
             self.newest = self.newest.max(reading.version);
             changes.extend(self.cache.put(reading));
         }
+        self.see(self.newest);
         self.queue_changes(changes, None);
         self.flush().await
     }
@@ -237,7 +248,7 @@ impl ObjectSink for &mut ModelSink {
         }
         self.queue_newest();
         self.queue(FollowerMessage::Listed(self.kind, self.relists_seen));
-        self.flush().await
+        Ok(())
     }
 
     async fn keep_list(&mut self) -> Result<(), Closed> {
@@ -249,6 +260,7 @@ impl ObjectSink for &mut ModelSink {
         let Some(reading) = item else { return Ok(()) };
         let written = reading.written;
         self.newest = self.newest.max(reading.version);
+        self.see(self.newest);
         let change = self.cache.put(reading);
         self.queue_changes(change.into_iter().collect(), written);
         self.queue_newest();
@@ -256,6 +268,8 @@ impl ObjectSink for &mut ModelSink {
     }
 
     async fn remove(&mut self, object: Tree) -> Result<(), Closed> {
+        let version = object.resource_version().and_then(|version| version.parse().ok());
+        self.see(version.unwrap_or_default());
         let change = self.cache.remove(&object);
         self.queue_changes(change.into_iter().collect(), None);
         self.flush().await
@@ -268,7 +282,7 @@ impl ObjectSink for &mut ModelSink {
             point.set(kind, version);
             self.set_sync_point(point);
         }
-        Ok(())
+        self.flush().await
     }
 
     fn distrust(&mut self) {
@@ -319,5 +333,58 @@ fn unknown_version(resource: Resource) -> Finding {
         field: String::new(),
         message: format!("{} are not served as {versions}; they are not read", resource.name()),
         hint: "serve that version in the CustomResourceDefinition".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(version: u64) -> Tree {
+        let metadata = json!({
+            "namespace": "shop", "name": "lock", "resourceVersion": version.to_string(),
+        });
+        Tree::from(&json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata,
+            "spec": {"podSelector": {}},
+        }))
+    }
+
+    /// The source ends while the receiver of the messages is busy.
+    #[test]
+    fn a_version_counts_before_its_object_takes_effect() {
+        let kind = ModelKind::NetworkPolicy;
+        let (out, _messages) = mpsc::channel(1);
+        out.try_send(FollowerMessage::Listed(kind, 0)).unwrap();
+        let mut sink = ModelSink {
+            kind,
+            cache: VersionCache::new(kind),
+            newest: 0,
+            unknown_version: None,
+            relist: watch::channel(0).1,
+            relists_seen: 0,
+            reached: Reached::default(),
+            queue: VecDeque::new(),
+            out,
+        };
+        let mut sink = &mut sink;
+        sink.begin_list();
+        let item = sink.convert(policy(7));
+        assert!(sink.page(vec![item]).now_or_never().is_none());
+        assert_eq!(sink.reached_version(), 7);
+        assert!(sink.complete_list("v1").now_or_never().is_some());
+        assert!(sink.reached("8", false).now_or_never().is_none());
+        assert_eq!(sink.reached_version(), 8);
+        let item = sink.convert(policy(9));
+        assert!(sink.put(item).now_or_never().is_none());
+        assert_eq!(sink.reached_version(), 9);
+        assert!(sink.remove(policy(12)).now_or_never().is_none());
+        assert_eq!(sink.reached_version(), 12);
+        // A restored API server has earlier versions.
+        assert!(sink.reached("5", false).now_or_never().is_none());
+        assert_eq!(sink.reached_version(), 5);
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::mpsc;
 use weir_kube::{
-    ClusterFeed, FeedEvent, FramePacker, SyncPoint, Version, begin_frame, commit_frame,
+    ClusterFeed, FeedEvent, FramePacker, SyncPoint, Version, begin_frame, commit_frame, seen_frame,
 };
 
 use crate::span::{FrameBytes, Refusal, Spans};
@@ -102,6 +102,8 @@ pub(crate) struct State {
     reached: SyncPoint,
     /// The newest change or list of each kind.
     newest: SyncPoint,
+    /// The newest object of each kind. It is ahead of what is reached while a list is under way.
+    seen: SyncPoint,
     /// The versions that changed in this transaction.
     advanced: SyncPoint,
     listed: [bool; SyncPoint::KINDS],
@@ -174,6 +176,7 @@ impl Shared {
         state.receivers.insert(slot, Receiver { number, waiting, deliveries: sender });
         let mut list = vec![FrameBytes::from(begin_frame(&state.reached))];
         list.extend(frames);
+        list.extend(state.seen_frame());
         list.push(commit_frame(&state.newest).into());
         let list = state.pack(list);
         let attached = AttachedSlot { shared: self.clone(), slot, number };
@@ -219,6 +222,9 @@ impl State {
                 self.spans.remove(&key);
                 version.map_or(Ok(()), |version| self.reach(version, false))?;
             }
+            FeedEvent::Seen((kind, version)) => {
+                self.seen.set(kind, version.max(self.seen.version(kind)));
+            }
             FeedEvent::Reached { kind, version, is_bookmark } => {
                 self.reach((kind, version), is_bookmark)?;
             }
@@ -260,6 +266,13 @@ impl State {
         Ok(())
     }
 
+    /// The versions of objects that were sent before everything else up to them. An agent must not
+    /// accept a relay that is behind them.
+    fn seen_frame(&self) -> Option<FrameBytes> {
+        let is_ahead = self.reached.behind(&self.seen).next().is_some();
+        is_ahead.then(|| seen_frame(&self.seen).into())
+    }
+
     /// Ends a transaction: sends each agent what it needs of it.
     pub(crate) fn commit(&mut self) {
         let advanced = std::mem::take(&mut self.advanced);
@@ -267,8 +280,9 @@ impl State {
         if outbox.is_empty() {
             return;
         }
-        let commit = FrameBytes::from(commit_frame(&advanced));
+        let (seen, commit) = (self.seen_frame(), FrameBytes::from(commit_frame(&advanced)));
         for (slot, mut frames) in outbox {
+            frames.extend(seen.clone());
             frames.push(commit.clone());
             if let Some(bytes) = self.deliver(slot, frames) {
                 self.counters.transactions += 1;

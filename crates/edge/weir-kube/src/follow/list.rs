@@ -205,7 +205,8 @@ impl<S: ObjectSink> Follower<S> {
         self.served = "";
         self.sink.version_unknown(None).await?;
         self.sink.begin_list();
-        self.sink.complete_list("").await
+        self.sink.complete_list("").await?;
+        self.sink.reached("", false).await
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) trait ObjectSink {
     fn begin_list(&mut self);
     /// The objects of one page.
     fn page(&mut self, items: Vec<Self::Item>) -> impl Future<Output = Result<(), Closed>> + Send;
-    /// The list is complete: all other objects are gone.
+    /// The list is complete: all other objects are gone. `reached` follows.
     fn complete_list(
         &mut self,
         version: &'static str,
@@ -46,7 +46,8 @@ pub(crate) trait ObjectSink {
     /// An object was deleted.
     fn remove(&mut self, object: Self::Raw) -> impl Future<Output = Result<(), Closed>> + Send;
 
-    /// All changes up to a resourceVersion were passed on. A bookmark says so without a change.
+    /// All changes up to a resourceVersion were passed on. A bookmark says so without a change. The
+    /// list of a kind that is not installed has no version.
     fn reached(
         &mut self,
         _position: &str,

@@ -6,7 +6,7 @@ use serde_json::json;
 use weir_api::Tree;
 use weir_model::{Key, Name};
 
-use super::{RelayError, SyncPoint, Transaction, client::parts};
+use super::{RelayError, Transaction, client::parts};
 use crate::{
     WireObject, batch::FollowerMessage, follow::Closed, kind::ModelKind, version_cache::ReadObject,
     watch::ModelSink, wire,
@@ -87,7 +87,7 @@ pub(super) fn apply_list(
         sink.queue_findings_if_changed();
     }
     sinks[0].queue(FollowerMessage::List { changes, gone });
-    list.iter().for_each(|transaction| reach(sinks, &transaction.point));
+    list.iter().for_each(|transaction| reach(sinks, transaction));
     for sink in sinks {
         sink.relists_seen = relists;
         sink.queue(FollowerMessage::Problem(sink.kind, None));
@@ -113,7 +113,7 @@ pub(super) fn apply(sinks: &mut [ModelSink], transaction: Transaction) -> Result
     if let Some(first) = sinks.first_mut().filter(|_| !changes.is_empty()) {
         first.queue(FollowerMessage::Changes(changes, None));
     }
-    reach(sinks, &transaction.point);
+    reach(sinks, &transaction);
     Ok(())
 }
 
@@ -155,11 +155,13 @@ fn garbled(kind: ModelKind, why: &str) -> RelayError {
     RelayError::Garbled(format!("an object of {}: {why}", kind.resource().name()))
 }
 
-/// Takes over the versions that a relay has reached. A relay has sent all policies up to its version.
-fn reach(sinks: &mut [ModelSink], point: &SyncPoint) {
+/// Takes over the versions that a relay has reached, and those of objects that it sent before. A relay
+/// has sent all policies up to the version that it has reached.
+fn reach(sinks: &mut [ModelSink], Transaction { point, seen, .. }: &Transaction) {
     let Some(first) = sinks.first() else { return };
     let mut reached = first.sync_point();
     reached.advance_to(point);
+    reached.advance_to(seen);
     first.set_sync_point(reached);
     for sink in sinks {
         let newest = sink.position().map_or(0, |kind| point.version(kind));

@@ -55,6 +55,8 @@ pub(crate) struct Transaction {
     pub(crate) gone: Vec<Key>,
     /// What is reached with this transaction.
     pub(crate) point: SyncPoint,
+    /// The versions of its objects, if they are ahead of that.
+    pub(crate) seen: SyncPoint,
     bytes: usize,
 }
 
@@ -137,7 +139,7 @@ impl RelayStream {
                 return Err(RelayError::Behind);
             }
             Frame::Begin(point) => stream.reached = point,
-            Frame::Put(..) | Frame::Remove(..) | Frame::Commit(_) => {
+            Frame::Put(..) | Frame::Remove(..) | Frame::Seen(_) | Frame::Commit(_) => {
                 let why = "it does not begin with the versions that it has reached";
                 return Err(RelayError::Garbled(why.into()));
             }
@@ -183,6 +185,7 @@ impl RelayStream {
                     self.pending.add_bytes(namespace.len() + name.len())?;
                     self.pending.gone.push(kind.key_of(namespace, name));
                 }
+                Frame::Seen(point) => self.pending.seen.advance_to(&point),
                 Frame::Commit(point) => {
                     let mut complete = std::mem::take(&mut self.pending);
                     complete.point = point;

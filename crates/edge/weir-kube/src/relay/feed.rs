@@ -30,6 +30,8 @@ pub enum FeedEvent {
     Put(Object, Vec<u8>, Option<Version>),
     /// An object is gone. An event of a watch has the version that is reached with it.
     Remove(Key, Option<Version>),
+    /// Objects of a list follow. They have versions up to this one, which is not reached yet.
+    Seen(Version),
     /// All changes of a kind up to a resourceVersion were sent.
     Reached {
         /// The kind.
@@ -76,7 +78,7 @@ impl ClusterFeed {
             let (reload, reloaded) = watch::channel(0);
             reloads.push(reload);
             let cache = VersionCache::new(kind);
-            let sink = FeedSink { position, kind, cache, out: out.clone() };
+            let sink = FeedSink { position, kind, cache, gone: Vec::new(), out: out.clone() };
             let follower = Follower::new(client.clone(), kind.spec(), policy, Some(reloaded), sink);
             followers.push(follower.run());
         }
@@ -102,6 +104,8 @@ struct FeedSink {
     position: usize,
     kind: ModelKind,
     cache: VersionCache,
+    /// The objects that the last list no longer has. They are sent with its version.
+    gone: Vec<Key>,
     out: mpsc::Sender<FeedEvent>,
 }
 
@@ -145,6 +149,10 @@ impl ObjectSink for FeedSink {
     }
 
     async fn page(&mut self, items: Vec<Self::Item>) -> Result<(), Closed> {
+        let newest = items.iter().flatten().map(|(reading, _)| reading.version).max();
+        if let Some(newest) = newest {
+            self.send(FeedEvent::Seen((self.position, newest))).await?;
+        }
         for (reading, json) in items.into_iter().flatten() {
             let change = self.cache.put(reading);
             self.send_change(change, json, None).await?;
@@ -160,9 +168,7 @@ impl ObjectSink for FeedSink {
                 .send(FeedEvent::Reset(format!("the API server lists no {name} any more")))
                 .await;
         }
-        for key in gone {
-            self.send(FeedEvent::Remove(key, None)).await?;
-        }
+        self.gone = gone;
         let is_installed = !version.is_empty();
         self.send(FeedEvent::Listed { kind: self.position, is_installed }).await
     }
@@ -187,7 +193,15 @@ impl ObjectSink for FeedSink {
 
     async fn reached(&mut self, position: &str, is_bookmark: bool) -> Result<(), Closed> {
         // A version that is not a number cannot be compared.
-        let Ok(version) = position.parse() else { return Ok(()) };
+        let version = position.parse().ok();
+        let gone = std::mem::take(&mut self.gone);
+        if let Some(version) = version.filter(|_| !gone.is_empty()) {
+            self.send(FeedEvent::Seen((self.position, version))).await?;
+        }
+        for key in gone {
+            self.send(FeedEvent::Remove(key, None)).await?;
+        }
+        let Some(version) = version else { return Ok(()) };
         self.send(FeedEvent::Reached { kind: self.position, version, is_bookmark }).await
     }
 
@@ -240,7 +254,8 @@ mod tests {
     /// The events of a sink that has one admin policy, when a list in this version has none.
     fn emptied(version: &'static str) -> Vec<FeedEvent> {
         let (kind, (out, mut events)) = (ModelKind::AdminNetworkPolicy, mpsc::channel(16));
-        let mut sink = FeedSink { position: 3, kind, cache: VersionCache::new(kind), out };
+        let (cache, gone) = (VersionCache::new(kind), Vec::new());
+        let mut sink = FeedSink { position: 3, kind, cache, gone, out };
         let policy = Tree::from(&json!({
             "apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": "AdminNetworkPolicy",
             "metadata": {"name": "guard", "resourceVersion": "7"},

@@ -35,6 +35,7 @@ const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const COMMIT: u8 = 3;
 const PACKED: u8 = 4;
+const SEEN: u8 = 5;
 
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(crate) enum Frame {
     Put(ModelKind, Vec<u8>),
     /// The namespace and the name of an object that is gone.
     Remove(ModelKind, Name, Name),
+    /// The objects of the transaction are those of these versions, of which others can be missing.
+    Seen(SyncPoint),
     /// The frames since the last commit belong together.
     Commit(SyncPoint),
 }
@@ -67,6 +70,12 @@ pub fn commit_frame(point: &SyncPoint) -> Vec<u8> {
 /// Encodes compressed frames.
 pub(super) fn packed_frame(packed: &[u8]) -> Vec<u8> {
     frame(PACKED, 0, packed)
+}
+
+/// Encodes the versions of the objects in a transaction, if they are ahead of what it reaches: a list
+/// is under way.
+pub fn seen_frame(point: &SyncPoint) -> Vec<u8> {
+    frame(SEEN, 0, &point.encode())
 }
 
 /// Encodes an object; `None` if a relay does not serve the kind. A policy needs its JSON. Only the
@@ -283,6 +292,7 @@ fn parse(frame: &[u8]) -> Result<Frame, InvalidFrame> {
     match tag >> 4 {
         BEGIN => SyncPoint::decode(body).map(Frame::Begin).ok_or(InvalidFrame),
         COMMIT => SyncPoint::decode(body).map(Frame::Commit).ok_or(InvalidFrame),
+        SEEN => SyncPoint::decode(body).map(Frame::Seen).ok_or(InvalidFrame),
         PUT => Ok(Frame::Put(kind, body.to_vec())),
         REMOVE => {
             let text = std::str::from_utf8(body).map_err(|_| InvalidFrame)?;

@@ -21,7 +21,7 @@ mod sync_point;
 pub(crate) use client::{RelayError, RelayStream, Transaction};
 pub use feed::{ClusterFeed, FeedEvent, Version};
 pub(crate) use frame::KINDS;
-pub use frame::{begin_frame, commit_frame, put_frame, remove_frame};
+pub use frame::{begin_frame, commit_frame, put_frame, remove_frame, seen_frame};
 pub use pack::FramePacker;
 pub(crate) use source::{Reached, RelaySource};
 pub use source::{RelayOptions, RelayTimes};

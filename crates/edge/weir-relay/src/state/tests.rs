@@ -34,9 +34,9 @@ fn relay() -> (Arc<Shared>, ClusterFeed) {
     (shared, feed)
 }
 
-/// A transaction that gives a pod of the node other labels.
-fn change(shared: &Shared, number: u64) {
-    let pod = Pod {
+/// A pod of the node.
+fn pod(number: u64) -> Object {
+    Object::Pod(Pod {
         id: PodId::new("shop", "web"),
         labels: [("number", number.to_string())].into_iter().collect(),
         addresses: vec![[10, 0, 0, 1].into()],
@@ -48,10 +48,14 @@ fn change(shared: &Shared, number: u64) {
         uid: None,
         owner: None,
         location: None,
-    };
+    })
+}
+
+/// A transaction that gives a pod of the node other labels.
+fn change(shared: &Shared, number: u64) {
     let mut state = shared.state();
     let version = (PODS, LISTED + 1 + number);
-    state.apply(FeedEvent::Put(Object::Pod(pod), Vec::new(), Some(version))).unwrap();
+    state.apply(FeedEvent::Put(pod(number), Vec::new(), Some(version))).unwrap();
     state.commit();
 }
 
@@ -134,6 +138,24 @@ fn one_transaction_of_any_size_does_not_make_an_agent_slow() {
         })
     );
     assert_eq!(shared.state().counters.slow, 1);
+}
+
+#[test]
+fn objects_of_a_list_that_is_under_way_carry_their_versions() {
+    let (shared, feed) = relay();
+    let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
+    let seen = (PODS, LISTED + 50);
+    shared.state().apply(FeedEvent::Seen(seen)).unwrap();
+    shared.state().apply(FeedEvent::Put(pod(0), Vec::new(), None)).unwrap();
+    shared.state().commit();
+    let mut point = SyncPoint::default();
+    point.set(PODS, LISTED + 50);
+    let frame = FrameBytes::from(seen_frame(&point));
+    assert!(deliveries.try_recv().unwrap().frames.contains(&frame));
+    assert!(subscribe(&shared, &feed).list.contains(&frame));
+    let reached = FeedEvent::Reached { kind: PODS, version: LISTED + 60, is_bookmark: false };
+    shared.state().apply(reached).unwrap();
+    assert!(!subscribe(&shared, &feed).list.contains(&frame));
 }
 
 #[test]

@@ -2,11 +2,15 @@
 
 use std::{
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use weir_kube::{SyncPoint, begin_frame, commit_frame, put_frame, remove_frame};
+use weir_kube::{SyncPoint, begin_frame, commit_frame, put_frame, remove_frame, seen_frame};
 use weir_model::{Change, Key, Object, PodId, World};
 
 use crate::{
@@ -157,6 +161,26 @@ fn an_agent_whose_only_relay_lies_follows_the_api_server() {
         assert_eq!(api.counts().0, lists, "{text}: a useless relay costs lists");
         assert_eq!((agent.pods().len(), agent.removed.len()), (7, 0), "{text}");
     }
+}
+
+/// The relay ends while it lists pods again.
+#[test]
+fn an_agent_has_seen_the_objects_of_a_list_that_does_not_end() {
+    let files = Files::new();
+    let (api, frames, mut liar) = liar(&files);
+    let shown = Arc::new(AtomicU64::new(0));
+    let last = shown.clone();
+    liar.tell(move |seen| {
+        last.store(seen.version(SyncPoint::KINDS - 1), Ordering::Relaxed);
+        let mut newer = SyncPoint::default();
+        newer.set(SyncPoint::KINDS - 1, 5000);
+        let list = [begin_frame(seen), frames.all(), commit_frame(seen)].concat();
+        let change = [remove("web"), seen_frame(&newer), commit_frame(&SyncPoint::default())];
+        [list, change.concat()].concat()
+    });
+    let mut agent = Agent::start(&api, &files, "n1", "agent-n1", &[liar.address], LONG);
+    agent.until("the change", |agent| !agent.removed.is_empty());
+    until("the agent states the version", || shown.load(Ordering::Relaxed) == 5000);
 }
 
 /// Honest relays are behind a version of the future, and the API server as well: its versions seem to
