@@ -32,10 +32,10 @@ impl<S: ObjectSink> Follower<S> {
         let answered_after = asked.elapsed();
         self.missing_since = None;
         self.sink.version_unknown(None).await?;
-        let is_reverted = is_before(&first.head.resource_version, &self.position);
-        if is_reverted {
+        if is_before(&first.head.resource_version, &self.position) {
             // The API server lost writes, as after a restore of etcd: the list is the truth, and
             // nothing that was seen before counts.
+            self.is_reverted = true;
             self.sink.reverted().await?;
             self.position.clear();
             self.is_from_etcd = false;
@@ -54,7 +54,7 @@ impl<S: ObjectSink> Follower<S> {
                 self.pause(wait).await;
             }
         }
-        let position = if is_reverted {
+        let position = if self.is_reverted {
             // The cache of another API server may still have the lost writes.
             self.read_pages(&client, version, PageStart::Latest).await?
         } else if let Some(position) = self.read_stream(&client, version, &latest).await? {
@@ -105,7 +105,7 @@ impl<S: ObjectSink> Follower<S> {
         position: String,
     ) -> Result<NextRequest, Interrupted> {
         self.sink.complete_list(version).await?;
-        (self.served, self.position) = (version, position);
+        (self.served, self.position, self.is_reverted) = (version, position, false);
         self.sink.reached(&self.position, false).await?;
         let by_size = Duration::from_secs(self.listed_bytes / COMPARISON_RATE);
         let interval = self.policy.comparison_interval.max(by_size);

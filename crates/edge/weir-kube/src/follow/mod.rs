@@ -83,6 +83,8 @@ pub(crate) struct Follower<S> {
     missing_since: Option<Instant>,
     /// The highest resourceVersion of an object in the latest state that was read before a list.
     newest_on_page: String,
+    /// Whether versions went back since the last complete list.
+    is_reverted: bool,
     /// Whether the version comes from a list that etcd can have answered, and from no event since.
     is_from_etcd: bool,
     /// The watch that sent the last list.
@@ -151,6 +153,7 @@ impl<S: ObjectSink> Follower<S> {
             is_probing: false,
             missing_since: None,
             newest_on_page: String::new(),
+            is_reverted: false,
             is_from_etcd: false,
             open_watch: None,
             listed_bytes: 0,

@@ -7,7 +7,7 @@ use crate::{
     MS,
     events::Client,
     pod, policy,
-    server::{End, Reply, Server},
+    server::{End, Reply, Request, Server},
 };
 
 #[test]
@@ -28,6 +28,32 @@ fn a_watch_resumes_only_if_the_api_server_has_reached_its_version() {
     server.put("pods", "d", pod("10.0.0.4"));
     client.until("a change after the restore", |client| client.has(&["10.0.0.9", "10.0.0.4"]));
     client.until("no problem", |client| client.store.problem().is_none());
+}
+
+/// The caches of other API servers can have the writes that were lost.
+#[test]
+fn after_versions_went_back_only_pages_count_until_a_list_is_complete() {
+    let server = Server::start();
+    server.put("pods", "a", pod("10.0.0.1"));
+    server.put("pods", "b", pod("10.0.0.2"));
+    let mut client = Client::start(&server, RetryPolicy { page_size: 1, ..policy() });
+    client.until("both", |client| client.has(&["10.0.0.1", "10.0.0.2"]));
+    client.until_watching(&server);
+    let is_other = |request: &Request| {
+        let is_cached = request.query.get("resourceVersion").is_some_and(|version| version == "0");
+        request.plural == "pods" && (is_cached || request.is_stream())
+    };
+    let before = server.requests(is_other).len();
+    let mut failures = 3;
+    server.inject(move |request| {
+        let fails = failures > 0 && request.query.contains_key("continue");
+        failures -= usize::from(fails);
+        fails.then(|| Reply::status(500, "broken"))
+    });
+    server.restore(50, &[("pods", "a", pod("10.0.0.8")), ("pods", "b", pod("10.0.0.9"))]);
+    server.end_watches();
+    client.until("the restored state", |client| client.has(&["10.0.0.8", "10.0.0.9"]));
+    assert_eq!(server.requests(is_other).len(), before);
 }
 
 #[test]
