@@ -48,7 +48,7 @@ pub struct RelayOptions {
 /// The waits of an agent with relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayTimes {
-    /// A relay that sends nothing for so long does not work.
+    /// A relay that sends nothing for so long does not work, and neither does one that ends before.
     pub silence: Duration,
     /// How long no relay may work until the agent uses the API server, shortened by up to half at
     /// random. Without it, all agents would list everything after a restart of the relays.
@@ -150,8 +150,9 @@ impl RelaySource {
                     let name = name.unwrap_or_default();
                     match self.follow_one(&name, stream, list, sinks).await {
                         Ok((lasted, error)) => {
-                            // A relay whose list cannot be used, or that ends after it, does not work.
-                            if lasted > self.policy.first_retry {
+                            // A relay whose list cannot be used, or that ends soon after it, does not
+                            // work.
+                            if lasted > self.times.silence {
                                 backoff.reset();
                                 give_up = Instant::now() + jitter(self.times.patience);
                             }

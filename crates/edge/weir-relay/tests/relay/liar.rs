@@ -20,12 +20,14 @@ use weir_kube::SyncPoint;
 
 use crate::process::Files;
 
-/// A server with a valid certificate. It closes each connection after its frames.
+/// A server with a valid certificate. It closes each connection soon after its frames.
 pub(crate) struct Liar {
     pub(crate) address: SocketAddr,
     listener: Option<TcpListener>,
     config: Arc<ServerConfig>,
     answers: Arc<AtomicUsize>,
+    /// How long it keeps a connection after its frames.
+    pub(crate) linger: Duration,
 }
 
 impl Liar {
@@ -42,16 +44,16 @@ impl Liar {
             .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap())
             .unwrap();
         let (listener, answers) = (Some(listener), Arc::default());
-        Liar { address, listener, config: Arc::new(config), answers }
+        Liar { address, listener, config: Arc::new(config), answers, linger: Duration::ZERO }
     }
 
     /// Sends these frames to agents from now on. They depend on what the agent has seen.
     pub(crate) fn tell(&mut self, frames: impl Fn(&SyncPoint) -> Vec<u8> + Send + 'static) {
         let listener = self.listener.take().unwrap();
-        let (config, answers) = (self.config.clone(), self.answers.clone());
+        let (config, answers, linger) = (self.config.clone(), self.answers.clone(), self.linger);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if serve(stream, config.clone(), &frames).is_ok() {
+                if serve(stream, config.clone(), &frames, linger).is_ok() {
                     answers.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -68,6 +70,7 @@ fn serve(
     stream: TcpStream,
     config: Arc<ServerConfig>,
     frames: &impl Fn(&SyncPoint) -> Vec<u8>,
+    linger: Duration,
 ) -> io::Result<()> {
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut reader = BufReader::new(StreamOwned::new(connection, stream));
@@ -81,6 +84,8 @@ fn serve(
     let stream = reader.get_mut();
     stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
     stream.write_all(&frames(&seen))?;
+    stream.flush()?;
+    thread::sleep(linger);
     stream.conn.send_close_notify();
     stream.flush()
 }

@@ -15,6 +15,7 @@ use weir_model::{Change, Key, Object, PodId, World};
 
 use crate::{
     agent::Agent,
+    api::Api,
     liar::{Liar, request},
     process::{Files, Relay, free_address},
     tests::{LONG, SHORT, cluster, pod, policy},
@@ -181,6 +182,26 @@ fn an_agent_has_seen_the_objects_of_a_list_that_does_not_end() {
     let mut agent = Agent::start(&api, &files, "n1", "agent-n1", &[liar.address], LONG);
     agent.until("the change", |agent| !agent.removed.is_empty());
     until("the agent states the version", || shown.load(Ordering::Relaxed) == 5000);
+}
+
+/// The API server and its objects, and a liar that does not answer yet.
+fn liar(files: &Files) -> (Api, Frames, Liar) {
+    let api = cluster();
+    let mut agent = Agent::start(&api, files, "n1", "agent-n1", &[], Duration::ZERO);
+    agent.until("everything", |agent| agent.is_in_sync);
+    (api, Frames::new(&agent.world), Liar::new(files))
+}
+
+#[test]
+fn relays_that_end_soon_after_their_list_lead_to_the_api_server() {
+    let files = Files::new();
+    let (api, frames, mut liar) = liar(&files);
+    liar.linger = Duration::from_millis(700);
+    liar.tell(move |seen| [begin_frame(seen), frames.all(), commit_frame(seen)].concat());
+    let mut agent = Agent::start(&api, &files, "n1", "agent-n1", &[liar.address], SHORT);
+    agent.until("a relay", |agent| agent.server.starts_with("relay"));
+    agent.until("the API server", |agent| agent.server == "the API server");
+    assert_eq!(agent.removed, []);
 }
 
 /// Honest relays are behind a version of the future, and the API server as well: its versions seem to
