@@ -18,6 +18,7 @@
 //! of those that have one, and `create` on tokenreviews.authentication.k8s.io.
 
 mod auth;
+mod chunks;
 mod clients;
 mod metrics;
 mod run;

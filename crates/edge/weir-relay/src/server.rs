@@ -28,8 +28,9 @@ use weir_runtime::{http::WriteProgress, jitter};
 
 use crate::{
     auth::{Authenticator, Denied},
+    chunks::Chunks,
     clients::{UnreviewedConnection, UnreviewedConnections},
-    span::{FrameBytes, MAX_AGENTS, Refusal},
+    span::{MAX_AGENTS, Refusal},
     state::{NotServed, Shared, Subscription},
 };
 
@@ -47,8 +48,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// The most bytes of a request that are buffered.
 const MAX_REQUEST_BYTES: usize = 32 << 10;
-/// The most bytes of frames in one write.
-const MAX_CHUNK_BYTES: usize = 16 << 10;
 /// The most lists that are sent at a time. Others wait.
 const MAX_LISTS: usize = 32;
 /// The delay after a failure to accept.
@@ -206,26 +205,13 @@ fn refuse(status: StatusCode, why: &str) -> Response<Body> {
 /// been sent.
 fn frames(subscription: Subscription, place: impl Send + 'static) -> Frames {
     let (list, deliveries, guard) = subscription.into_parts();
-    let state = (list.into_iter(), deliveries, Some(place), guard);
-    Box::pin(stream::unfold(state, |(mut list, mut deliveries, mut place, guard)| async move {
-        let mut chunk = Vec::new();
-        while chunk.len() < MAX_CHUNK_BYTES
-            && let Some(frame) = list.next()
-        {
-            append(&mut chunk, &frame);
-        }
-        if chunk.is_empty() {
+    let state = (Chunks::new(list, deliveries), Some(place), guard);
+    Box::pin(stream::unfold(state, |(mut chunks, mut place, guard)| async move {
+        if chunks.is_idle() {
             place = None;
-            let delivery = deliveries.recv().await?;
-            delivery.frames.iter().for_each(|frame| append(&mut chunk, frame));
-            while chunk.len() < MAX_CHUNK_BYTES
-                && let Ok(delivery) = deliveries.try_recv()
-            {
-                delivery.frames.iter().for_each(|frame| append(&mut chunk, frame));
-            }
         }
-        let frame = Ok(Frame::data(Bytes::from(chunk)));
-        Some((frame, (list, deliveries, place, guard)))
+        let chunk = chunks.next().await?;
+        Some((Ok(Frame::data(chunk)), (chunks, place, guard)))
     }))
 }
 
@@ -236,8 +222,4 @@ impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-fn append(chunk: &mut Vec<u8>, frame: &FrameBytes) {
-    chunk.extend_from_slice(frame);
 }

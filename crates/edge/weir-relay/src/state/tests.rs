@@ -1,10 +1,12 @@
 use std::path::Path;
 
+use futures::FutureExt;
 use mpsc::error::TryRecvError;
 use weir_kube::{Access, RetryPolicy};
 use weir_model::{Claim, Node, Object, Pod, PodId};
 
 use super::*;
+use crate::chunks::Chunks;
 
 /// The position of pods.
 const PODS: usize = SyncPoint::KINDS - 1;
@@ -156,6 +158,34 @@ fn objects_of_a_list_that_is_under_way_carry_their_versions() {
     let reached = FeedEvent::Reached { kind: PODS, version: LISTED + 60, is_bookmark: false };
     shared.state().apply(reached).unwrap();
     assert!(!subscribe(&shared, &feed).list.contains(&frame));
+}
+
+#[test]
+fn an_agent_copies_only_a_chunk_of_what_waits() {
+    let (shared, feed) = relay();
+    let (list, deliveries, _connection) = subscribe(&shared, &feed).into_parts();
+    let slot = *shared.state().receivers.keys().next().unwrap();
+    let mut expected = list.concat();
+    let mut chunks = Chunks::new(list, deliveries);
+    let (large, small) = (FrameBytes::from(vec![1; 1_000_000]), FrameBytes::from(vec![2; 9_000]));
+    let waiting = || shared.state().receivers[&slot].waiting.load(Ordering::Relaxed);
+    for frames in [[&large, &small, &large], [&small, &small, &small]] {
+        let frames: Vec<FrameBytes> = frames.into_iter().cloned().collect();
+        expected.extend(frames.concat());
+        assert!(shared.state().deliver(slot, frames).is_some());
+    }
+    let mut received = Vec::new();
+    while received.len() < expected.len() {
+        let chunk = chunks.next().now_or_never().flatten().unwrap();
+        assert!((1..=16 << 10).contains(&chunk.len()), "{} bytes", chunk.len());
+        let copied = !large.as_ptr_range().contains(&chunk.as_ptr());
+        assert!(copied == (chunk[..] != large[..chunk.len()]), "a large frame is copied");
+        received.extend_from_slice(&chunk);
+        // A delivery waits until its last frame has been taken.
+        assert!(waiting() > 0 || expected.len() - received.len() < 16 << 10);
+    }
+    assert!(received == expected && chunks.next().now_or_never().is_none());
+    assert_eq!(waiting(), 0);
 }
 
 #[test]
