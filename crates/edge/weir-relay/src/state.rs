@@ -26,8 +26,11 @@ const MAX_COUNTED: usize = MAX_WAITING / 2;
 /// How long a relay that cannot follow a kind keeps its agents.
 const MAX_FAILING: Duration = Duration::from_secs(15);
 
-/// The shortest time between two lists of a kind that agents cause.
+/// The shortest time between two lists of a kind that agents cause, from the end of the first one.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest of these times. It doubles with each list that does not reach what an agent has seen:
+/// an agent can state any version.
+const MAX_RELOAD_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Frames on their way to an agent.
 pub(crate) struct Delivery {
@@ -95,6 +98,17 @@ struct Receiver {
     deliveries: mpsc::UnboundedSender<Delivery>,
 }
 
+/// A list of a kind that an agent has caused.
+#[derive(Clone, Copy, Debug)]
+struct Reload {
+    /// The version that the agent has seen.
+    version: u64,
+    /// The end of the list; `None` while it is under way.
+    ended: Option<Instant>,
+    /// How long to wait after it.
+    interval: Duration,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     spans: Spans,
@@ -111,8 +125,8 @@ pub(crate) struct State {
     receivers: BTreeMap<usize, Receiver>,
     packer: FramePacker,
     connections: u64,
-    /// When each kind was last listed again for an agent that had seen more.
-    reloads: [Option<Instant>; SyncPoint::KINDS],
+    /// The last list of each kind for an agent that had seen more.
+    reloads: [Option<Reload>; SyncPoint::KINDS],
     /// Since when a kind cannot be followed.
     failing_since: Option<Instant>,
     pub(crate) counters: Counters,
@@ -158,7 +172,7 @@ impl Shared {
         let behind: Vec<usize> = state.reached.behind(seen).collect();
         if !behind.is_empty() {
             for kind in behind {
-                if state.may_reload(kind) {
+                if state.may_reload(kind, seen.version(kind)) {
                     feed.reload(kind);
                 }
             }
@@ -195,14 +209,20 @@ impl State {
         reasons
     }
 
-    /// Whether a kind may be listed again now.
-    fn may_reload(&mut self, kind: usize) -> bool {
+    /// Whether a kind may be listed again now, for an agent that has seen a version.
+    fn may_reload(&mut self, kind: usize, version: u64) -> bool {
+        let reached = self.reached.version(kind);
         let Some(last) = self.reloads.get_mut(kind) else { return false };
-        let is_due = last.is_none_or(|last| last.elapsed() >= RELOAD_INTERVAL);
-        if is_due {
-            *last = Some(Instant::now());
-        }
-        is_due
+        let interval = match last {
+            Some(Reload { ended: None, .. }) => return false,
+            Some(Reload { ended: Some(ended), interval, .. }) if ended.elapsed() < *interval => {
+                return false;
+            }
+            Some(last) if reached < last.version => (2 * last.interval).min(MAX_RELOAD_INTERVAL),
+            _ => RELOAD_INTERVAL,
+        };
+        *last = Some(Reload { version, ended: None, interval });
+        true
     }
 
     pub(crate) fn counts(&self) -> (usize, usize) {
@@ -231,6 +251,9 @@ impl State {
             FeedEvent::Listed { kind, is_installed } => {
                 if let Some(listed) = self.listed.get_mut(kind) {
                     *listed = true;
+                }
+                if let Some(reload) = self.reloads.get_mut(kind).and_then(Option::as_mut) {
+                    reload.ended.get_or_insert_with(Instant::now);
                 }
                 if !is_installed {
                     self.reached.set(kind, u64::MAX);

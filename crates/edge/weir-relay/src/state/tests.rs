@@ -189,6 +189,31 @@ fn an_agent_copies_only_a_chunk_of_what_waits() {
 }
 
 #[test]
+fn versions_that_lists_do_not_reach_cause_ever_fewer_lists() {
+    let (shared, _feed) = relay();
+    let mut state = shared.state();
+    let mut future = u64::MAX - 1;
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        future -= 1;
+        assert!(state.may_reload(PODS, future));
+        // A list that takes long is not repeated.
+        assert!(!state.may_reload(PODS, future));
+        state.apply(FeedEvent::Listed { kind: PODS, is_installed: true }).unwrap();
+        assert!(!state.may_reload(PODS, future));
+        let reload = state.reloads[PODS].as_mut().unwrap();
+        waits.push(reload.interval);
+        reload.ended = Instant::now().checked_sub(reload.interval);
+    }
+    assert!(waits.is_sorted() && waits[0] == RELOAD_INTERVAL, "{waits:?}");
+    assert_eq!(waits.last(), Some(&MAX_RELOAD_INTERVAL));
+    // A list that reaches what the agent has seen was needed.
+    state.reloads[PODS].as_mut().unwrap().version = LISTED;
+    assert!(state.may_reload(PODS, LISTED + 1));
+    assert_eq!(state.reloads[PODS].unwrap().interval, RELOAD_INTERVAL);
+}
+
+#[test]
 fn transactions_are_counted_without_lists_and_heartbeats() {
     let (shared, feed) = relay();
     let (_, mut deliveries, _connection) = subscribe(&shared, &feed).into_parts();
@@ -228,7 +253,7 @@ fn a_relay_that_is_behind_for_one_kind_lists_only_this_kind_again() {
     let mut state = shared.state();
     let reloaded = (0..SyncPoint::KINDS).filter(|kind| state.reloads[*kind].is_some());
     assert_eq!(reloaded.collect::<Vec<_>>(), [PODS]);
-    assert!(!state.may_reload(PODS), "agents cannot cause a list each");
+    assert!(!state.may_reload(PODS, LISTED + 1), "agents cannot cause a list each");
     drop(state);
     change(&shared, 0);
     assert!(shared.subscribe("n1", &seen, &feed).is_ok());
