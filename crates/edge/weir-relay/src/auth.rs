@@ -6,8 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::{Api, PostParams};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use weir_kube::ApiClient;
@@ -72,7 +74,7 @@ impl Authenticator {
         let token = header.and_then(|header| header.strip_prefix("Bearer "));
         let token = token.map(str::trim).filter(|token| !token.is_empty());
         let token = token.filter(|token| token.len() <= MAX_TOKEN_BYTES);
-        let token = token.ok_or(Denied::Unauthenticated)?;
+        let token = token.filter(|token| names_audience(token)).ok_or(Denied::Unauthenticated)?;
         let digest: [u8; 32] = Sha256::digest(token).into();
         let reviewed = match self.known(&digest) {
             Some(reviewed) => reviewed,
@@ -111,11 +113,38 @@ impl Authenticator {
         if known.len() >= MAX_REVIEWS {
             known.retain(|_, (until, _)| now < *until);
         }
-        if known.len() >= MAX_REVIEWS {
-            known.clear();
-        }
+        make_place(&mut known);
         known.insert(digest, (now + lasts, reviewed.clone()));
         Ok(reviewed)
+    }
+}
+
+/// Forgets reviews if there are too many. Those of rejected tokens go first, because anyone can cause
+/// them.
+fn make_place(known: &mut HashMap<[u8; 32], KnownReview>) {
+    if known.len() >= MAX_REVIEWS {
+        known.retain(|_, (_, reviewed)| reviewed.is_some());
+    }
+    if known.len() >= MAX_REVIEWS {
+        known.clear();
+    }
+}
+
+/// Whether a token states that it is for relays. The API server checks whether that is true: this only
+/// spares it tokens that are for others, and text that is no token.
+fn names_audience(token: &str) -> bool {
+    let mut parts = token.split('.');
+    let (Some(_), Some(payload), Some(_), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let payload = URL_SAFE_NO_PAD.decode(payload).ok();
+    let claims = payload.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    match claims.as_ref().and_then(|claims| claims.get("aud")) {
+        Some(Value::String(one)) => one == AUDIENCE,
+        Some(Value::Array(all)) => all.iter().any(|one| one == AUDIENCE),
+        _ => false,
     }
 }
 
@@ -155,6 +184,36 @@ mod tests {
             user: Some(UserInfo { username, extra, ..UserInfo::default() }),
             error: None,
         }
+    }
+
+    #[test]
+    fn only_a_token_for_relays_is_reviewed() {
+        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        for claims in [r#"{"aud":"weir-relay"}"#, r#"{"aud":["other","weir-relay"],"exp":1}"#] {
+            assert!(names_audience(&token(claims)), "{claims}");
+        }
+        for claims in ["", "{}", "[]", r#"{"aud":["other"]}"#, r#"{"aud":7}"#, r#"{"aud":[[]]}"#] {
+            assert!(!names_audience(&token(claims)), "{claims}");
+        }
+        let deep = format!(r#"{{"aud":{}"#, "[".repeat(5_000));
+        for token in [token(&deep), "random".into(), "a.b.c".into(), "...".into(), "a.é.c".into()]
+        {
+            assert!(!names_audience(&token), "{token}");
+        }
+    }
+
+    #[test]
+    fn rejected_tokens_are_forgotten_before_accepted_ones() {
+        let (now, accepted) = (Instant::now(), reviewed(status(AUDIENCE, None)));
+        let mut known = HashMap::new();
+        for number in 0..MAX_REVIEWS {
+            let mut digest = [0; 32];
+            digest[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            known.insert(digest, (now, accepted.clone().filter(|_| number < 10)));
+        }
+        make_place(&mut known);
+        assert_eq!(known.len(), 10);
+        assert!(known.values().all(|(_, reviewed)| reviewed.is_some()));
     }
 
     #[test]

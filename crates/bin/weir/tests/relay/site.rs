@@ -16,7 +16,10 @@ use weir_cluster::http_get;
 use weir_lab::{Lab, LabNode, LabPod, Layout};
 use weir_model::PodId;
 
-use crate::{api::Api, certificate::certificate};
+use crate::{
+    api::{self, Api},
+    certificate::certificate,
+};
 
 pub(crate) const WEB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const DB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -66,7 +69,7 @@ impl Site {
         let [certificate, key] = certificate();
         site.write("tls.crt", &certificate);
         site.write("tls.key", &key);
-        site.write("token", &format!("agent-{NODE}"));
+        site.write("token", &api::token(&format!("agent-{NODE}")));
         let server = format!("http://{}", site.api.address);
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",

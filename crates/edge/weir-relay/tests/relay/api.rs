@@ -194,10 +194,16 @@ fn serve(shared: &(Mutex<Store>, Condvar), stream: TcpStream) -> std::io::Result
     }
 }
 
-/// The tokens of agents are `agent-` and the node, for the audience that was asked for.
+/// A token for relays. Its signature is a name.
+pub(crate) fn token(name: &str) -> String {
+    format!("e30.eyJhdWQiOlsid2Vpci1yZWxheSJdfQ.{name}")
+}
+
+/// The names in the tokens of agents are `agent-` and the node, for the audience that was asked for.
 fn reviewed(review: Value) -> Value {
     let token = review["spec"]["token"].as_str().unwrap_or_default();
-    let status = match token.strip_prefix("agent-") {
+    let name = token.rsplit('.').next().unwrap_or_default();
+    let status = match name.strip_prefix("agent-") {
         Some(node) => json!({
             "authenticated": true,
             "audiences": review["spec"]["audiences"],

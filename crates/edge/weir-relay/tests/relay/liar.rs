@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
 };
 use weir_kube::SyncPoint;
 
-use crate::process::Files;
+use crate::{api, process::Files};
 
 /// A server with a valid certificate. It closes each connection soon after its frames.
 pub(crate) struct Liar {
@@ -112,7 +112,8 @@ pub(crate) fn request(
     let mut stream = StreamOwned::new(connection, stream);
     write!(
         stream,
-        "GET /v1/nodes/{node}/objects?reached={seen} HTTP/1.1\r\nHost: relay\r\nAuthorization: Bearer {token}\r\n\r\n"
+        "GET /v1/nodes/{node}/objects?reached={seen} HTTP/1.1\r\nHost: relay\r\nAuthorization: Bearer {}\r\n\r\n",
+        api::token(token)
     )?;
     let mut start = [0; 12];
     stream.read_exact(&mut start)?;

@@ -13,7 +13,10 @@ use tempfile::TempDir;
 use weir_kube::{Access, RetryPolicy};
 use weir_relay::{CertificateFiles, RelayProcess, run_until};
 
-use crate::{api::Api, certificate::certificate};
+use crate::{
+    api::{Api, token},
+    certificate::certificate,
+};
 
 /// The files of a test.
 pub(crate) struct Files {
@@ -33,10 +36,10 @@ impl Files {
         self.folder.path().join(name)
     }
 
-    /// A file with a token.
-    pub(crate) fn token(&self, text: &str) -> PathBuf {
-        let path = self.path(text);
-        fs::write(&path, text).unwrap();
+    /// A file with the token of a name.
+    pub(crate) fn token(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, token(name)).unwrap();
         path
     }
 }
