@@ -17,8 +17,9 @@
 //!
 //! *Invariants*
 //!
-//! * Objects reach the sink only if their list has a resourceVersion that is not lower than any that
-//!   was seen before, or if the latest state of the API server is older, too.
+//! * A list counts only if it has a resourceVersion that is not lower than any that was seen before, or
+//!   if the latest state of the API server is older, too. A list as events states its version after its
+//!   objects, which reach the sink before; if it is older, another list follows.
 //!   Objects are removed only by a complete list, a DELETED event, or the absence of the kind's
 //!   definition.
 //! * Every request that follows a failure waits for a back-off, including the list after 410 Gone.
