@@ -74,8 +74,8 @@ pub use pods::PodClient;
 pub use recorder::{EventType, NewEvent, Recorder};
 pub use reference::{node_reference, pod_reference, policy_reference};
 pub use relay::{
-    ClusterFeed, FeedEvent, FramePacker, RelayOptions, RelayTimes, SyncPoint, Version, begin_frame,
-    commit_frame, put_frame, remove_frame, seen_frame,
+    ClusterFeed, FeedEvent, FramePacker, RELAY_PATH, RelayOptions, RelayTimes, SyncPoint, Version,
+    begin_frame, commit_frame, put_frame, remove_frame, seen_frame,
 };
 pub use resource::{KubeObject, NETWORK_POLICIES, ObjectId, Resource};
 pub use snapshot::{Progress, read_cluster};

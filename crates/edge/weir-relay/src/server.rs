@@ -23,7 +23,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
-use weir_kube::{ClusterFeed, SyncPoint};
+use weir_kube::{ClusterFeed, RELAY_PATH, SyncPoint};
 use weir_runtime::{http::WriteProgress, jitter};
 
 use crate::{
@@ -136,7 +136,7 @@ impl Server {
         let Some((node, seen)) = parse(&request) else {
             return refuse(
                 StatusCode::NOT_FOUND,
-                "expected /v1/nodes/NAME/objects?reached=VERSIONS",
+                &format!("this version serves {RELAY_PATH}NAME/objects?reached=VERSIONS"),
             );
         };
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -182,9 +182,9 @@ impl Server {
 }
 
 /// The node, and what its agent has seen.
-fn parse(request: &Request<Incoming>) -> Option<(&str, SyncPoint)> {
+fn parse<B>(request: &Request<B>) -> Option<(&str, SyncPoint)> {
     let uri = request.uri();
-    let node = uri.path().strip_prefix("/v1/nodes/")?.strip_suffix("/objects")?;
+    let node = uri.path().strip_prefix(RELAY_PATH)?.strip_suffix("/objects")?;
     let seen = uri.query()?.strip_prefix("reached=")?.parse().ok()?;
     let is_valid = !node.is_empty() && !node.contains('/') && request.method() == Method::GET;
     is_valid.then_some((node, seen))
@@ -221,5 +221,22 @@ struct AbortOnDrop(tokio::task::JoinHandle<()>);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_agents_of_the_same_version_are_served() {
+        let node = |path: &str| {
+            let request = Request::get(format!("{path}?reached=1.2.3.4.5.6.7")).body(()).unwrap();
+            parse(&request).map(|(node, _)| node.to_owned())
+        };
+        assert_eq!(node(&format!("{RELAY_PATH}n1/objects")).as_deref(), Some("n1"));
+        for path in ["/v0/nodes/n1/objects", "/v2/nodes/n1/objects", "/v1/nodes/n1", "/"] {
+            assert_eq!(node(path), None, "{path}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use weir_model::{Key, Name};
 
 use super::{
-    SyncPoint,
+    RELAY_PATH, SyncPoint,
     frame::{Frame, FrameReader},
 };
 use crate::{ApiClient, error::innermost, kind::ModelKind};
@@ -115,7 +115,7 @@ impl RelayStream {
         silence: Duration,
         relists: u64,
     ) -> Result<(RelayStream, Transaction), RelayError> {
-        let request = Request::get(format!("/v1/nodes/{node}/objects?reached={reached}"));
+        let request = Request::get(format!("{RELAY_PATH}{node}/objects?reached={reached}"));
         let request = request.body(Body::empty());
         let request = request.map_err(|error| RelayError::Garbled(error.to_string()))?;
         let response = timeout(silence, client.send(request));

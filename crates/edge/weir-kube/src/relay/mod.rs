@@ -10,6 +10,12 @@
 //! * An agent applies the frames up to a commit in one step, so no rule is in force without its peers.
 //! * An agent accepts no list of a relay that is behind what the agent has seen, from any source.
 
+/// The path of a relay before the name of a node.
+///
+/// Its number rises with each change of the frames, and when rules can name objects that an older relay
+/// does not send: an agent uses no relay of another version, and neither serves the other.
+pub const RELAY_PATH: &str = "/v1/nodes/";
+
 mod apply;
 mod client;
 mod feed;
