@@ -237,7 +237,8 @@ fn start_plugin(mut plugin: Command) -> Result<()> {
     plugin.env("CNI_COMMAND", "VERSION").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = plugin.spawn().with_context(|| format!("cannot run {plugin:?}"))?;
     let mut input = child.stdin.take().context("the input is piped")?;
-    write!(input, r#"{{"cniVersion": "{VERSION}"}}"#)?;
+    // If the program has ended early, its output says why.
+    _ = write!(input, r#"{{"cniVersion": "{VERSION}"}}"#);
     drop(input);
     let output = child.wait_with_output()?;
     let answer = String::from_utf8_lossy(&output.stdout);
@@ -260,6 +261,12 @@ fn text(command: &mut Command) -> Result<String> {
 
 /// `cargo xtask test image`: builds all images and checks their contents.
 pub(crate) fn test() -> Result<()> {
+    let changes = text(&mut shell::command("git", &["status", "--porcelain"]))?;
+    if !changes.is_empty() {
+        bail!(
+            "commit these changes first; the test compares with a build of the last commit:\n{changes}"
+        );
+    }
     let folder = programs::target_folder(&root()).join("images");
     let toolchains: Vec<&Toolchain> = TOOLCHAINS.iter().collect();
     let roots = write_all(&toolchains, &folder)?;

@@ -130,7 +130,9 @@ pub(crate) fn reproducible(source: &Path, target: &str) -> Result<Command> {
         Some(home) => PathBuf::from(home),
         None => env::home_dir().context("there is no home folder")?.join(".cargo"),
     };
-    let replaced = [(source, "/weir"), (&*home, "/cargo")];
+    let output = target_folder(source);
+    // The last one that matches counts.
+    let replaced = [(source, "/weir"), (&*output, "/weir/target"), (&*home, "/cargo")];
     let spaced = replaced.iter().find(|(path, _)| path.to_string_lossy().contains(' '));
     if let Some((path, _)) = spaced {
         bail!("{} contains a space, which flags of compilers cannot", path.display());
@@ -141,6 +143,7 @@ pub(crate) fn reproducible(source: &Path, target: &str) -> Result<Command> {
     };
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--locked", "--target", target]).current_dir(source);
+    cargo.arg("--target-dir").arg(&output);
     cargo.env("RUSTC_WRAPPER", root().join("xtask/src/image/rustc-remap.sh"));
     cargo.env("WEIR_REMAP", flags("--remap-path-prefix"));
     cargo.env(format!("CFLAGS_{}", target.replace('-', "_")), flags("-ffile-prefix-map"));
@@ -149,7 +152,9 @@ pub(crate) fn reproducible(source: &Path, target: &str) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The folder of build output.
+/// The folder of build output. CARGO_TARGET_DIR is for this repository only: a clone in the same folder
+/// would find its own programs up to date, and compare them with themselves.
 pub(crate) fn target_folder(source: &Path) -> PathBuf {
-    source.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    let given = env::var_os("CARGO_TARGET_DIR").filter(|_| source == root());
+    source.join(given.unwrap_or_else(|| "target".into()))
 }
