@@ -230,6 +230,27 @@ fn the_windows_agent_runs_as_a_host_process() {
 }
 
 #[test]
+fn agents_on_linux_are_probed_only_once_their_own_container_answers() {
+    let mut agents = 0;
+    for document in all_documents() {
+        let pod = &document["spec"]["template"]["spec"];
+        let containers = pod["containers"].as_array().into_iter().flatten();
+        let is_agent = |one: &&Value| {
+            one["name"] == "agent" && pod["nodeSelector"]["kubernetes.io/os"] == "linux"
+        };
+        for container in containers.filter(is_agent) {
+            agents += 1;
+            let port = &container["readinessProbe"]["httpGet"]["port"];
+            let command = ["/usr/local/bin/weir", "status", "--same-container"].map(Value::from);
+            let address = Value::from(format!("--agent=127.0.0.1:{port}"));
+            let command = Value::from([&command[..], &[address]].concat());
+            assert_eq!(container["startupProbe"]["exec"]["command"], command);
+        }
+    }
+    assert!(agents >= 4, "the chart has agents for Linux");
+}
+
+#[test]
 fn controllers_and_relays_meet_the_restricted_pod_security_level() {
     let namespaces = documents(&MANIFESTS[0].generate().expect("renders"));
     let levels: Vec<(&Value, &Value)> = namespaces

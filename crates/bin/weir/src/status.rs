@@ -39,6 +39,10 @@ use crate::{
 ///
 /// With --follow, it prints the state again every 5 seconds until it is interrupted or its reader closes
 /// the pipe. A node or an agent that stops answering is named, and the command keeps asking it.
+///
+/// With --same-container, it only checks that the agent runs in the container of this command. The exit
+/// status is 1 if the agent of another container answers, as that of an old pod can while a new one
+/// waits.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  weir status\n  weir status -o json --agent 127.0.0.1:9640\n  weir status --all-nodes --follow\n  weir status netpol/shop/db"
@@ -50,6 +54,9 @@ pub(crate) struct StatusCommand {
     /// The HTTP address of the agent [default: 127.0.0.1:9640]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "all_nodes", value_parser = agent_address)]
     agent: Option<String>,
+    /// Only check that the agent that answers runs in the container of this command
+    #[arg(long, conflicts_with_all = ["policy", "all_nodes", "follow", "output"])]
+    same_container: bool,
     /// Show all nodes of the cluster; --kubeconfig and --context imply it
     #[arg(long)]
     all_nodes: bool,
@@ -95,6 +102,9 @@ impl StatusCommand {
         if let Some(policy) = &self.policy {
             let state = policy.state(&self.target.client()?, &self.target.namespace)?;
             return state.write(out, self.output);
+        }
+        if self.same_container {
+            return check_container(self.agent.as_deref().unwrap_or(ADDRESS), out);
         }
         if self.follow {
             return refresh(
@@ -167,11 +177,7 @@ impl StatusReading {
 
 /// The state of the agent at an address.
 fn read_agent(agent: &str) -> anyhow::Result<StatusReading> {
-    let body = drops::fetch(agent, "/status", 0).map_err(|error| {
-        let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
-            `--all-nodes` for the agents of a cluster";
-        Failure::new(format!("no agent answers at {agent}: {error:#}"), hint)
-    })?;
+    let body = fetch(agent, "/status")?;
     match serde_json::from_str::<Value>(&body) {
         Ok(status) if status["datapath"] == OPFLEX => Ok(StatusReading::Opflex(status)),
         Ok(status) if status["ready"].is_boolean() => Ok(StatusReading::Agent(status)),
@@ -180,6 +186,28 @@ fn read_agent(agent: &str) -> anyhow::Result<StatusReading> {
             Err(Failure::new(format!("the server at {agent} is not a weir agent"), hint).into())
         }
     }
+}
+
+/// Compares the container of the agent at an address with that of this process.
+fn check_container(agent: &str, out: &mut dyn Write) -> anyhow::Result<Exit> {
+    let own = weir_runtime::pid_namespace().map_err(|error| {
+        let hint = "--same-container needs Linux with /proc";
+        Failure::new(format!("cannot read the PID namespace of this process: {error}"), hint)
+    })?;
+    let answer = fetch(agent, "/container")?;
+    let is_same = answer.trim() == own;
+    let place = if is_same { "this container" } else { "another container" };
+    writeln!(out, "the agent at {agent} runs in {place}")?;
+    Ok(Exit::when(is_same))
+}
+
+/// The answer of the agent at an address.
+fn fetch(agent: &str, path: &str) -> Result<String, Failure> {
+    drops::fetch(agent, path, 0).map_err(|error| {
+        let hint = "start `weir agent` on this node, give its address with `--agent`, or use \
+            `--all-nodes` for the agents of a cluster";
+        Failure::new(format!("no agent answers at {agent}: {error:#}"), hint)
+    })
 }
 
 /// Whether the agent at an address writes files for opflex-agent.

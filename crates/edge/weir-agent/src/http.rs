@@ -42,6 +42,7 @@ pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
         Offer::Everything => router
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
+            .route("/container", get(container))
             .route("/status", get(status))
             .route("/drops", get(drops))
             .route("/flows", get(flows))
@@ -54,7 +55,14 @@ pub(crate) fn router(report: Arc<AgentReport>, offer: Offer) -> Router {
 /// The router of an agent that waits: it works, and is not ready for this reason.
 pub(crate) fn waiting_router(reason: String) -> Router {
     let readyz = move || std::future::ready(weir_runtime::http::readiness(&[reason]));
-    Router::new().route("/healthz", get(async || ALIVE)).route("/readyz", get(readyz))
+    Router::new()
+        .route("/healthz", get(async || ALIVE))
+        .route("/readyz", get(readyz))
+        .route("/container", get(container))
+}
+
+async fn container() -> impl IntoResponse {
+    weir_runtime::http::container()
 }
 
 async fn healthz(State(report): State<Arc<AgentReport>>) -> impl IntoResponse {

@@ -9,6 +9,7 @@ pub(crate) fn router(report: Arc<OpflexReport>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/container", get(async || weir_runtime::http::container()))
         .route("/status", get(status))
         .with_state(report.clone())
         .merge(metrics_router(report))

@@ -98,6 +98,15 @@ pub fn readiness(reasons: &[String]) -> Response {
     }
 }
 
+/// The response that says in which container this process runs: its PID namespace. It distinguishes two
+/// processes that have one address in one network namespace.
+pub fn container() -> Response {
+    match crate::pid_namespace() {
+        Ok(name) => (StatusCode::OK, name + "\n").into_response(),
+        Err(error) => (StatusCode::NOT_FOUND, format!("{error}\n")).into_response(),
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct HttpLimits {
     /// The most connections that are open at a time.

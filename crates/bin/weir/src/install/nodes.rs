@@ -199,7 +199,10 @@ fn not_running(pod: &Value) -> Option<String> {
         return Some(format!("the pod is {}", text(&pod["status"]["phase"])));
     };
     if agent["state"]["running"].is_object() {
-        return None;
+        // False until the startup probe has succeeded.
+        let waits =
+            "the agent has not started: its log says why, for example that another one runs";
+        return (agent["started"] == false).then(|| waits.to_owned());
     }
     let waiting = &agent["state"]["waiting"];
     let ended = &agent["lastState"]["terminated"]["message"];
@@ -324,7 +327,7 @@ mod tests {
     #[test]
     fn a_pod_says_why_its_agent_does_not_run() {
         let pod = |state: Value| {
-            let one = json!({"name": "agent", "state": state,
+            let one = json!({"name": "agent", "state": state, "started": true,
                 "lastState": {"terminated": {"message": "starting\nerror: no nf_tables\n"}}});
             not_running(&json!({"status": {"phase": "Running", "containerStatuses": [one]}}))
         };
@@ -333,6 +336,9 @@ mod tests {
             pod(json!({"waiting": {"reason": "CrashLoopBackOff"}})).as_deref(),
             Some("CrashLoopBackOff: error: no nf_tables")
         );
+        let waiting = json!({"name": "agent", "state": {"running": {}}, "started": false});
+        let waiting = not_running(&json!({"status": {"containerStatuses": [waiting]}}));
+        assert!(waiting.is_some_and(|reason| reason.starts_with("the agent has not started")));
         let pending = not_running(&json!({"status": {"phase": "Pending"}}));
         assert_eq!(pending.as_deref(), Some("the pod is Pending"));
     }

@@ -10,7 +10,7 @@ use weir_model::{Flow, Protocol, Verdict};
 
 use crate::{
     filter::Filter,
-    node::Node,
+    node::{HTTP, Node},
     prober::Prober,
     schema,
     swap::{CLOSED, DB, OPEN, WEB, policy},
@@ -172,6 +172,18 @@ pub(crate) fn cleanup() {
     }
 }
 
+/// The exit status of the startup probe, in the PID namespace of the agents.
+fn answers_in_container(node: &Node, address: &str) -> Option<i32> {
+    node.weir(&["status", "--same-container", "--agent", address]).status.code()
+}
+
+/// The same in a PID namespace of its own.
+fn answers_elsewhere(node: &Node, address: &str) -> Option<i32> {
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let words = ["--pid", "--fork", "--mount-proc", weir, "status", "--same-container", "--agent"];
+    node.run("unshare", &[&words[..], &[address]].concat()).status.code()
+}
+
 pub(crate) fn a_second_agent() {
     const SECOND: &str = "127.0.0.1:9641";
     let node = Node::new();
@@ -186,6 +198,13 @@ pub(crate) fn a_second_agent() {
     node.until("the second agent answers", is_alive);
     let reason = "another weir agent runs in this network namespace\n";
     assert_eq!(node.get_at(SECOND, "/readyz"), Some((503, reason.into())));
+    assert_eq!([HTTP, SECOND].map(|address| answers_in_container(&node, address)), [Some(0); 2]);
+    // A command in another PID namespace is in another container.
+    assert_eq!(
+        [HTTP, SECOND].map(|address| answers_elsewhere(&node, address)),
+        [Some(1); 2],
+        "the startup probe fails"
+    );
     // A waiting agent obeys signals.
     third.signal(Signal::TERM);
     assert_eq!(third.ends(), Some(0), "{}", third.log());

@@ -87,6 +87,10 @@ pub(crate) fn confined(container: &Value, kubeconfig: &Path, scratch: &Scratch) 
     command
 }
 
+fn strings(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
+}
+
 /// A folder in place of a volume.
 pub(crate) fn volume(scratch: &Scratch, name: &str) -> PathBuf {
     let folder = scratch.path(&format!("volume-{name}"));
@@ -141,6 +145,12 @@ fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cl
         let path = http["path"].as_str().unwrap();
         running.until(probe, || running.get(&lab, path).is_some_and(|(code, _)| code == 200));
     }
+    let probe = strings(&packaged["startupProbe"]["exec"]["command"]);
+    assert_eq!(probe[0], "/usr/local/bin/weir");
+    let mut probe_command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    probe_command.args(&probe[1..]).stdin(Stdio::null());
+    let probed = lab.on_node("n1", || probe_command.output()).unwrap().unwrap();
+    assert!(probed.status.success(), "{agent}: {}", String::from_utf8_lossy(&probed.stderr));
     assert_eq!([reaches(80), reaches(81)], [Verdict::Allow, Verdict::Deny], "{agent}");
     running.until("the drop is reported", || {
         running.get(&lab, "/drops").is_some_and(|(_, drops)| drops.contains("shop/db"))

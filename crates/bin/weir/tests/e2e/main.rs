@@ -19,6 +19,7 @@ mod relay;
 mod site;
 mod starts;
 mod traffic;
+mod waiting;
 
 use std::{
     env,
@@ -51,6 +52,7 @@ const TESTS: &[Test] = &[
     ("rules_stay_while_the_agent_runs_out_of_memory", life::out_of_memory),
     ("rules_stay_while_the_api_server_is_down", life::api_server_down),
     ("a_restarted_node_enforces_before_pods_start", life::node_restart),
+    ("an_agent_that_waits_for_another_is_not_ready", waiting::two_agents),
     ("verdicts_follow_policies_while_relays_restart", relay::rolling_restart),
     ("without_the_cni_plugin_first_packets_are_measured", starts::without_cni),
     ("upstream_policies_hold_between_containers_with_ebpf", cases::with_ebpf),
