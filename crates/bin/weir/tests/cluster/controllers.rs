@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_cluster::{Cluster, Options, http_get};
 
 use crate::{
-    deploy::{CONTROLLERS, NAMESPACE, confined, container, file, pod, volume},
+    deploy::{CONTROLLERS, NAMESPACE, confined, container, file, pod, startup_probe, volume},
     objects::{self, BROKER_RIGHTS, policies_of},
     site::{Scratch, kubectl_apply_file, until},
 };
@@ -112,6 +112,10 @@ impl Site {
                 .unwrap_or_else(|| packaged["ports"][0]["containerPort"].as_u64().unwrap());
             let path = http["path"].as_str().unwrap();
             running.until(probe, || answers(u16::try_from(port).unwrap(), path));
+        }
+        if program == "agent" {
+            let probed = startup_probe(&packaged).output().unwrap();
+            assert!(probed.status.success(), "{}", String::from_utf8_lossy(&probed.stderr));
         }
         running
     }

@@ -87,8 +87,14 @@ pub(crate) fn confined(container: &Value, kubeconfig: &Path, scratch: &Scratch) 
     command
 }
 
-fn strings(list: &Value) -> Vec<&str> {
-    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
+/// The command of an agent's startup probe.
+pub(crate) fn startup_probe(container: &Value) -> Command {
+    let words = container["startupProbe"]["exec"]["command"].as_array().unwrap();
+    let [program, words @ ..] = &words[..] else { panic!("the probe has no command") };
+    assert_eq!(program, "/usr/local/bin/weir");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(words.iter().map(|word| word.as_str().unwrap())).stdin(Stdio::null());
+    command
 }
 
 /// A folder in place of a volume.
@@ -145,11 +151,8 @@ fn check(cluster: &Cluster, scratch: &Scratch, account: &Access, agent: &str, cl
         let path = http["path"].as_str().unwrap();
         running.until(probe, || running.get(&lab, path).is_some_and(|(code, _)| code == 200));
     }
-    let probe = strings(&packaged["startupProbe"]["exec"]["command"]);
-    assert_eq!(probe[0], "/usr/local/bin/weir");
-    let mut probe_command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    probe_command.args(&probe[1..]).stdin(Stdio::null());
-    let probed = lab.on_node("n1", || probe_command.output()).unwrap().unwrap();
+    let mut probe = startup_probe(&packaged);
+    let probed = lab.on_node("n1", || probe.output()).unwrap().unwrap();
     assert!(probed.status.success(), "{agent}: {}", String::from_utf8_lossy(&probed.stderr));
     assert_eq!([reaches(80), reaches(81)], [Verdict::Allow, Verdict::Deny], "{agent}");
     running.until("the drop is reported", || {
