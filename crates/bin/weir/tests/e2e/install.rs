@@ -152,7 +152,7 @@ pub(crate) fn kubectl_weir(site: &mut Site) {
     let on_first = |script: &str| site.testbed.nodes()[0].run("sh", &["-c", script]).unwrap();
     on_first("nft add table ip calico; echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables");
     let version = env!("CARGO_PKG_VERSION");
-    let (status, output) = site.kubectl_weir("install --audit --timeout 40");
+    let (status, output) = site.kubectl_weir("install --audit --timeout 25");
     assert_eq!(status, Some(1), "{output}");
     assert!(output.contains("node n1: net.bridge.bridge-nf-call-iptables is 0"), "{output}");
     assert!(output.contains("node n1: rules of Calico also filter packets of pods"), "{output}");

@@ -6,8 +6,15 @@ use serde_json::{Value, json};
 
 use crate::{
     pods::{idle, namespace, pod, policy, server},
-    site::{SYSTEM, Site, succeed},
+    site::{EBPF, IPTABLES, SYSTEM, Site, succeed},
 };
+
+/// The values of the chart for a datapath.
+type Datapath = &'static [&'static str];
+const NFTABLES: Datapath = &[];
+
+/// With this variable, tests that take the same path with every datapath run with all of them.
+const ALL_DATAPATHS: &str = "WEIR_ALL_DATAPATHS";
 
 /// Pods that connect all the time: to a server that admits them, and to one that does not.
 pub(crate) struct Steady {
@@ -16,8 +23,8 @@ pub(crate) struct Steady {
 
 impl Steady {
     /// Those of the last test, or new ones with this name.
-    fn resume(site: &mut Site, name: &'static str) -> Self {
-        site.helm_upgrade(&[]);
+    fn resume(site: &mut Site, name: &'static str, datapath: Datapath) -> Self {
+        site.helm_upgrade(datapath);
         site.steady.take().unwrap_or_else(|| Steady::start(site, name))
     }
 
@@ -81,27 +88,60 @@ impl Steady {
     }
 }
 
-/// A changed DaemonSet replaces one agent after the other; a rollback does the same.
-pub(crate) fn upgrade_and_rollback(site: &mut Site) {
-    let steady = Steady::resume(site, "upgrade");
+pub(crate) fn replaced_and_killed_agents(site: &mut Site) {
+    replace_and_kill(site, "upgrade", NFTABLES);
+}
+
+pub(crate) fn with_ebpf(site: &mut Site) {
+    replace_and_kill(site, "life-ebpf", &[EBPF]);
+    end_or_go_on(site, "life-ebpf", &[EBPF]);
+}
+
+pub(crate) fn with_iptables(site: &mut Site) {
+    replace_and_kill(site, "life-iptables", &[IPTABLES]);
+    end_or_go_on(site, "life-iptables", &[IPTABLES]);
+}
+
+/// The trials that follow for nftables, if they are requested.
+fn end_or_go_on(site: &mut Site, name: &'static str, datapath: Datapath) {
+    if env::var_os(ALL_DATAPATHS).is_some() {
+        stop_api_server(site, name, datapath);
+        restart_node(site, datapath);
+    }
+    if let Some(steady) = site.steady.take() {
+        steady.end(site);
+    }
+}
+
+/// A changed DaemonSet replaces one agent after the other, the kernel kills agents that exceed their
+/// memory limit, and a rollback replaces all again. Rules stay in force, and no verdict changes.
+fn replace_and_kill(site: &mut Site, name: &'static str, datapath: Datapath) {
+    let steady = Steady::resume(site, name, datapath);
     // As in the chart; this alone replaces no agent.
     let one_by_one = "agent.updateStrategy.rollingUpdate.maxUnavailable=10%";
-    site.helm_upgrade(&[one_by_one]);
+    site.helm_upgrade(&[datapath, &[one_by_one]].concat());
     let before = steady.count(site);
-    site.helm_upgrade(&[one_by_one, "agent.logFormat=text"]);
-    let between = steady.count(site);
+    site.helm_upgrade(&[datapath, &[one_by_one, "agent.logFormat=text"]].concat());
     steady.assert_right(site, before);
+
+    let before = steady.count(site);
+    exceed_memory(site, &steady);
+    steady.assert_right(site, before);
+
+    let before = steady.count(site);
     succeed(site.helm().args(["rollback", "weir", "--namespace", SYSTEM]));
     site.forget_values();
     site.rollout("weir-agent");
-    steady.assert_right(site, between);
+    let limit = site.field(SYSTEM, "daemonset/weir-agent", MEMORY_LIMIT);
+    assert_ne!(limit, "5Mi", "the rollback restores the limit");
+    steady.assert_right(site, before);
     site.steady = Some(steady);
 }
 
-/// The kernel kills agents that exceed their memory limit. Their rules stay.
-pub(crate) fn out_of_memory(site: &mut Site) {
-    let steady = Steady::resume(site, "memory");
-    let before = steady.count(site);
+const MEMORY_LIMIT: &str = ".spec.template.spec.containers[0].resources.limits.memory";
+
+/// Sets a memory limit that the agents exceed, and waits until the kernel has killed both.
+fn exceed_memory(site: &Site, steady: &Steady) {
     // An agent of a small cluster needs little memory, so the cluster grows.
     let limit = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}, "template": {"spec":
         {"containers": [{"name": "agent", "resources": {"requests": {"memory": "5Mi"}, "limits": {"memory": "5Mi"}}}]}}}}"#;
@@ -109,24 +149,22 @@ pub(crate) fn out_of_memory(site: &mut Site) {
     site.forget_values();
     site.apply(&large_policies(steady.name));
     site.wait_until("an agent of each node was killed", || {
-        let states = site.field(SYSTEM, "pods", ".items[*].status.containerStatuses[*]");
-        states.matches("OOMKilled").count() >= 2
+        let states = "jsonpath={range .items[*]}{.status.containerStatuses[*]}{'\\n'}{end}";
+        let pods = site.kubectl(&["-n", SYSTEM, "get", "pods", "-o", states]);
+        pods.lines().filter(|pod| pod.contains("OOMKilled")).count() >= 2
     });
-    steady.assert_right(site, before);
-    let killed = steady.count(site);
-    site.kubectl(&["-n", steady.name, "delete", "networkpolicy", "-l", "size=large"]);
-    site.helm_upgrade(&[]);
-    steady.assert_right(site, killed);
-    site.steady = Some(steady);
+    // One request for all of them: kubectl spreads many over time.
+    let policies = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", steady.name);
+    site.kubectl(&["delete", "--raw", &format!("{policies}?labelSelector=size%3Dlarge")]);
 }
 
 /// Policies that select no pod, about 3 MB in all.
 fn large_policies(namespace: &str) -> Vec<Value> {
     let block = |number: usize| json!({"ipBlock": {"cidr": format!("10.1.{}.{}/32", number / 250, number % 250)}});
-    let blocks: Vec<Value> = (0..1000).map(block).collect();
+    let blocks: Vec<Value> = (0..3000).map(block).collect();
     let spec =
         json!({"podSelector": {"matchLabels": {"pod": "none"}}, "ingress": [{"from": blocks}]});
-    (0..60)
+    (0..20)
         .map(|number| {
             let mut policy = policy(namespace, &format!("large-{number}"), spec.clone());
             policy["metadata"]["labels"] = json!({"size": "large"});
@@ -136,11 +174,15 @@ fn large_policies(namespace: &str) -> Vec<Value> {
 }
 
 /// The time without an API server. `WEIR_OUTAGE_SECONDS` sets another.
-const OUTAGE_SECONDS: u64 = 20;
+const OUTAGE_SECONDS: u64 = 10;
 
 /// Policies stay in force without the API server, and changes take effect when it is back.
 pub(crate) fn api_server_down(site: &mut Site) {
-    let steady = Steady::resume(site, "outage");
+    stop_api_server(site, "outage", NFTABLES);
+}
+
+fn stop_api_server(site: &mut Site, name: &'static str, datapath: Datapath) {
+    let steady = Steady::resume(site, name, datapath);
     let before = steady.count(site);
     site.testbed.stop_server().unwrap();
     let seconds = env::var("WEIR_OUTAGE_SECONDS").map_or(OUTAGE_SECONDS, |s| s.parse().unwrap());
@@ -159,7 +201,11 @@ pub(crate) fn api_server_down(site: &mut Site) {
 /// All processes of a node are killed, and its network is gone. With weir-cni, a pod that starts on the
 /// restarted node has its policies.
 pub(crate) fn node_restart(site: &mut Site) {
-    site.helm_upgrade(&[]);
+    restart_node(site, NFTABLES);
+}
+
+fn restart_node(site: &mut Site, datapath: Datapath) {
+    site.helm_upgrade(datapath);
     if let Some(steady) = site.steady.take() {
         steady.end(site);
     }
