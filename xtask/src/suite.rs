@@ -123,21 +123,25 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// Runs the failed tests of a binary again, alone. Returns whether all of them passed.
+/// Runs each failed test of a binary again, alone. Returns whether all of them passed.
 fn repeat(failure: &Failure, environment: &[(&str, &str)]) -> Result<bool> {
     let Failure { binary, tests } = failure;
     if tests.is_empty() || !TIMED.contains(&binary.name.as_str()) {
         return Ok(false);
     }
-    let mut command = binary.command(environment);
-    command.arg("--exact").args(tests);
-    let result = command.output().with_context(|| format!("cannot run {}", binary.name))?;
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "     Running {} again: {}", binary.name, tests.join(", "))?;
-    stdout.write_all(&result.stderr)?;
-    stdout.write_all(&result.stdout)?;
-    let passed = format!("{} passed; 0 failed", tests.len());
-    Ok(result.status.success() && String::from_utf8_lossy(&result.stdout).contains(&passed))
+    let mut passed = true;
+    // Not all harnesses accept several names.
+    for test in tests {
+        let result = binary.command(environment).args(["--exact", test]).output();
+        let result = result.with_context(|| format!("cannot run {}", binary.name))?;
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "     Running {} again: {test}", binary.name)?;
+        stdout.write_all(&result.stderr)?;
+        stdout.write_all(&result.stdout)?;
+        passed &= result.status.success()
+            && String::from_utf8_lossy(&result.stdout).contains("1 passed; 0 failed");
+    }
+    Ok(passed)
 }
 
 /// The test that a line of a test harness reports as failed, if it does.
