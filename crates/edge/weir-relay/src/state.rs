@@ -20,7 +20,7 @@ use crate::span::{FrameBytes, Refusal, Spans};
 /// slower must list again.
 const MAX_WAITING: usize = 16_384;
 /// The most objects for which one transaction counts. A large one is no sign that agents are slow, and
-/// neither is one that follows it at once.
+/// neither is one that follows it immediately.
 const MAX_COUNTED: usize = MAX_WAITING / 2;
 
 /// How long a relay that cannot follow a kind keeps its agents.
