@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use kube::Client;
+use serde_json::Value;
 use tokio::time::sleep;
-use weir_api::{ManifestReader, Manifests, ROUTES_UNREAD, SERVICES_UNREAD};
+use weir_api::{ManifestReader, Manifests, ROUTES_UNREAD, SERVICES_UNREAD, Tree};
 use weir_model::{Finding, Policy, Severity, Who};
 use weir_runtime::Backoff;
 
@@ -127,6 +128,33 @@ async fn read_all(
     Ok(manifests)
 }
 
+/// Whether brackets of a document are nested more deeply than those of any object that weir knows. Those
+/// in texts count, too.
+fn is_deep(bytes: &[u8]) -> bool {
+    const USUAL_DEPTH: usize = 32;
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in bytes {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => (),
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest > USUAL_DEPTH
+}
+
+/// A page without its deepest values. Users can write managed fields of any depth: one object must not
+/// make its page unreadable.
+fn without_deep_values(page: &[u8]) -> Result<Vec<u8>, ApiError> {
+    let garbled = |error: serde_json::Error| ApiError::Garbled {
+        resource: "the list".into(),
+        message: error.to_string(),
+    };
+    let tree: Tree = serde_json::from_slice(page).map_err(garbled)?;
+    serde_json::to_vec(&Value::from(&tree)).map_err(garbled)
+}
+
 /// Whether the API server serves a kind.
 enum Served {
     Yes,
@@ -164,6 +192,7 @@ async fn read_kind(
                 Err(error) => return Err(error),
             };
             let page = ListPage::parse(&bytes, spec, version, |_: Unread| ())?;
+            let bytes = if is_deep(&bytes) { without_deep_values(&bytes)? } else { bytes };
             reader.read_file(file.clone().into(), &bytes);
             after = page.next;
             if after.is_none() {

@@ -127,4 +127,7 @@ fn managed_fields_of_a_user_leave_other_objects_readable() {
         keys.iter().all(|key| observer.put.contains(key)) && observer.in_sync
     });
     assert_eq!(observer.unread, []);
+    let snapshot = crate::snapshot::snapshot(cluster.admin()).unwrap();
+    let mut policies = snapshot.objects.policies();
+    assert!(policies.any(|policy| &*policy.id.name == "deep"));
 }
