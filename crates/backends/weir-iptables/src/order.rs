@@ -47,17 +47,19 @@ impl EvaluationOrder<'_> {
 
     /// The sets of peers for which no order is safe, and sets that share a moving peer with them.
     /// A Pass rule uses one of the sets, and either a peer joins some and leaves others, or their
-    /// order is cyclic.
+    /// order is cyclic. Or a peer joins a set that rules use, and another one with another action that
+    /// they use only after the change.
     pub(crate) fn unorderable(&self, draft: &Draft) -> BTreeSet<Name> {
         let names = draft.added.iter().map(|(name, ..)| name);
+        let names = names.chain(draft.removed.iter().map(|(name, ..)| name));
         if !names
-            .chain(draft.removed.iter().map(|(name, ..)| name))
+            .chain(draft.created.iter().map(|(name, ..)| name))
             .any(|name| self.ordered_sets.contains(name))
         {
             return BTreeSet::new();
         }
-        let moves = self.moves(draft);
-        if moves.is_empty() {
+        let (moves, joined) = (self.moves(draft), self.joined_together(draft));
+        if moves.is_empty() && joined.is_empty() {
             return BTreeSet::new();
         }
         let chains = (self.chains)();
@@ -72,6 +74,9 @@ impl EvaluationOrder<'_> {
         };
         let mut stuck: BTreeSet<&Name> =
             moves.iter().filter(is_stuck).flat_map(|one| &one.sets).copied().collect();
+        if let [before, after] = &chains[..] {
+            stuck.extend(used_before_others(before, after, &joined));
+        }
         let mut known = 0;
         while stuck.len() > known {
             known = stuck.len();
@@ -101,6 +106,22 @@ impl EvaluationOrder<'_> {
             one.sets.len() > 1 && one.sets.iter().any(|name| self.ordered_sets.contains(*name))
         };
         moves.into_values().filter(is_ordered).collect()
+    }
+
+    /// The sets that each peer joins, new ones included. Ordered rules use at least one of them.
+    fn joined_together<'d>(&self, draft: &'d Draft) -> BTreeSet<BTreeSet<&'d Name>> {
+        let mut joined = sets_by_peer(&draft.added, |(entry, _)| entry);
+        if !joined.is_empty() {
+            for (new, kind, _, entries) in &draft.created {
+                for peer in entries.iter().filter_map(|(entry, _)| peer(*kind, entry)) {
+                    joined.entry(peer).and_modify(|sets| _ = sets.insert(new));
+                }
+            }
+        }
+        let is_ordered = |sets: &BTreeSet<&Name>| {
+            sets.len() > 1 && sets.iter().any(|name| self.ordered_sets.contains(*name))
+        };
+        joined.into_values().filter(is_ordered).collect()
     }
 
     /// The level of each set: the number of sets that must precede it. Sets without constraints are
@@ -185,18 +206,7 @@ struct Move<'d> {
 fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name, &'c Name)> {
     let mut pairs = Vec::new();
     for ((family, _), rules) in chains {
-        let mut tier = 0;
-        let mut lookups: Vec<(&Name, &IptablesTarget, usize)> = Vec::new();
-        for rule in rules {
-            let called = rule.chain().and_then(|chain| chains.get(&(*family, chain.clone())));
-            let evaluated = std::iter::once(rule).chain(called.into_iter().flatten());
-            // A rule that clears marks stands before and after the admin tier.
-            tier += usize::from(matches!(rule.target, IptablesTarget::Mark { .. }));
-            for one in evaluated {
-                let used = one.sets().filter(|set| sets.contains(set));
-                lookups.extend(used.map(|set| (set, &one.target, tier)));
-            }
-        }
+        let lookups = lookups(chains, *family, rules, sets);
         for (at, (first, target, tier)) in lookups.iter().enumerate() {
             for (then, other_target, later) in &lookups[at + 1..] {
                 if is_same_action(target, other_target) || then == first {
@@ -209,6 +219,56 @@ fn constraints<'c>(chains: &'c Chains, sets: &BTreeSet<&Name>) -> Vec<(&'c Name,
         }
     }
     pairs
+}
+
+/// The lookups of a chain and of those that it calls in some sets: the set, the target and the tier.
+fn lookups<'c>(
+    chains: &'c Chains,
+    family: IpFamily,
+    rules: &'c [IptablesRule],
+    sets: &BTreeSet<&Name>,
+) -> Vec<(&'c Name, &'c IptablesTarget, usize)> {
+    let (mut tier, mut lookups) = (0, Vec::new());
+    for rule in rules {
+        let called = rule.chain().and_then(|chain| chains.get(&(family, chain.clone())));
+        let evaluated = std::iter::once(rule).chain(called.into_iter().flatten());
+        // A rule that clears marks stands before and after the admin tier.
+        tier += usize::from(matches!(rule.target, IptablesTarget::Mark { .. }));
+        for one in evaluated {
+            let used = one.sets().filter(|set| sets.contains(set));
+            lookups.extend(used.map(|set| (set, &one.target, tier)));
+        }
+    }
+    lookups
+}
+
+/// The sets that a chain uses before a change, if it uses another one, with another action, only after
+/// it. A peer that joins both would meet the first one alone.
+fn used_before_others<'p>(
+    before: &Chains,
+    after: &Chains,
+    joined: &BTreeSet<BTreeSet<&'p Name>>,
+) -> BTreeSet<&'p Name> {
+    let sets: BTreeSet<&Name> = joined.iter().flatten().copied().collect();
+    let mut found = BTreeSet::new();
+    for (key, rules) in before {
+        let Some(changed) = after.get(key) else { continue };
+        let old = lookups(before, key.0, rules, &sets);
+        let mut new = lookups(after, key.0, changed, &sets);
+        let known: BTreeSet<&Name> = old.iter().map(|(set, ..)| *set).collect();
+        new.retain(|(set, ..)| !known.contains(set));
+        if old.is_empty() || new.is_empty() {
+            continue;
+        }
+        for together in joined {
+            let later = new.iter().filter(|(set, ..)| together.contains::<Name>(set));
+            let differs =
+                |target| later.clone().any(|(_, other, _)| !is_same_action(target, other));
+            let met = old.iter().filter(|(_, target, _)| differs(target));
+            found.extend(met.filter_map(|(set, ..)| together.get::<Name>(set).copied()));
+        }
+    }
+    found
 }
 
 /// Whether two rules treat a packet equally. Admin policies mark a packet that they allow, and
