@@ -231,7 +231,8 @@ pub(crate) fn load_paths(paths: &[PathBuf]) -> anyhow::Result<Loaded> {
 /// Reads the world from manifests.
 pub(crate) fn load_manifests(input: ManifestInput<'_>) -> anyhow::Result<Loaded> {
     let _working = Working::new("reading manifests");
-    let manifests = input.load(&mut io::stdin().lock()).map_err(failed)?;
+    // Without a lock: `weir ui` can read a recording from standard input meanwhile.
+    let manifests = input.load(&mut io::stdin()).map_err(failed)?;
     Ok(Loaded::from(manifests))
 }
 
